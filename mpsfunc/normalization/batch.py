@@ -107,9 +107,9 @@ def bn_stats_grad(
 
     ``dbeta[c] += sum g`` and ``dgamma[c] += sum g * (x - mean) / sqrt(var + eps)``: sums, not means. Here g is dy or,
     with an activation, ``g = dy * act'(z)`` with the pre-activation ``z`` of `bn_normalize`, computed again from x; the
-    slope of a relu at 0 is 1, as in MPS. The sums also carry the gradients of the statistics, ``dL/dmean = -gamma *
-    dbeta / sqrt(var + eps)`` and ``dL/dvar = -gamma * dgamma / (2 * (var + eps))``. Call it for every part of the batch
-    before `bn_grad`.
+    slope of a relu at 0 is 1, as in MPS. The state's ``dmean`` and ``dvar`` are then the gradients of the statistics,
+    ``-gamma * dbeta / sqrt(var + eps)`` and ``-gamma * dgamma / (2 * (var + eps))``. Call it for every part of the
+    batch before `bn_grad`, with one gamma.
 
     Source: ``MPSCNNBatchNormalizationStatisticsGradient``.
 
@@ -117,14 +117,14 @@ def bn_stats_grad(
         dy: Gradient of the normalized images (n, h, w, c).
         x: The images that were normalized.
         state: Statistics of the whole batch.
-        gamma: Scale (c,), which only an activation needs. Default: ones.
-        beta: Shift (c,), likewise. Default: zeros.
+        gamma: Scale (c,), which only an activation and the gradients of the statistics need. Default: ones.
+        beta: Shift (c,), which only an activation needs. Default: zeros.
         neuron: As for `bn_normalize`.
         group: Processes that share the batch, as for `bn_stats`; the sums are then those of all their images.
         stream: Stream or device to run on. Default: the current one.
 
     Returns:
-        The state with these sums added to ``dgamma`` and ``dbeta``.
+        The state with these sums added to ``dgamma`` and ``dbeta``, and with gamma.
 
     Raises:
         TypeError: As for `bn_normalize`, dy and x differ in dtype, or group is not a group.
@@ -159,7 +159,9 @@ def bn_stats_grad(
             own = batch_rules.bn_stats_grad_by(dy, x, statistics, (none, none), given, by)
             of_all = across_processes.total(own, across_processes.Spec(processes, stream))
             dgamma, dbeta = (a.astype(b.dtype) + b for a, b in zip(held, of_all, strict=True))
-        return state._replace(dgamma=dgamma, dbeta=dbeta, summed=UNKNOWN if state.summed == UNKNOWN else behind)
+        scale = mx.ones_like(state.mean) if gamma is None else gamma.astype(state.mean.dtype)
+        known = UNKNOWN if state.summed == UNKNOWN else behind
+        return state._replace(dgamma=dgamma, dbeta=dbeta, gamma=scale, summed=known)
 
 
 def bn_grad(

@@ -25,6 +25,8 @@ class BatchNormState(NamedTuple):
         count: Number of elements of each channel, a 0-d int64 array; 0 in a new state.
         dgamma: Gradient of the scale (c,).
         dbeta: Gradient of the shift (c,).
+        gamma: The scale (c,) that `bn_stats_grad` was given last, in mean's dtype; zeros in a state that it did not
+            return, and NaN if an earlier version saved the state.
         op: "batch_norm".
         eps: Added to the variance under the root.
         frozen: The statistics are given and do not depend on the images.
@@ -37,6 +39,7 @@ class BatchNormState(NamedTuple):
     count: mx.array  # type: ignore[assignment]  # hides tuple.count, which nobody counts a state's fields with
     dgamma: mx.array
     dbeta: mx.array
+    gamma: mx.array
     op: str
     eps: float
     frozen: bool
@@ -44,28 +47,26 @@ class BatchNormState(NamedTuple):
 
     @property
     def arrays(self) -> tuple[mx.array, ...]:
-        """(mean, var, count, dgamma, dbeta), for transformations that only take arrays."""
-        return self[:5]
+        """(mean, var, count, dgamma, dbeta, gamma), for transformations that only take arrays."""
+        return self[:6]
 
     def with_arrays(self, arrays: Sequence[mx.array]) -> BatchNormState:
         """This state with other arrays, in the order of `arrays`."""
-        mean, var, count, dgamma, dbeta = checks.arrays_of("BatchNormState", arrays, 5)
-        return self._replace(mean=mean, var=var, count=count, dgamma=dgamma, dbeta=dbeta)
+        mean, var, count, dgamma, dbeta, gamma = checks.arrays_of("BatchNormState", arrays, 6)
+        return self._replace(mean=mean, var=var, count=count, dgamma=dgamma, dbeta=dbeta, gamma=gamma)
 
-    def dmean(self, gamma: mx.array | None = None) -> mx.array:
+    @property
+    def dmean(self) -> mx.array:
         """Gradient with respect to the mean of each channel (c,), ``-gamma * dbeta / sqrt(var + eps)``.
 
-        The variance counts as a constant, as where mean and variance are arguments. The state does not contain the
-        scale, so pass it.
+        The variance counts as a constant, as where mean and variance are arguments. All parts of the batch have one
+        scale, that of `bn_stats_grad`; it is NaN in a state that an earlier version saved, until that function is
+        called.
 
         Source: ``MPSCNNBatchNormalizationStatisticsGradient``.
 
-        Args:
-            gamma: The scale (c,) that the images were normalized with. Default: ones.
-
         Raises:
-            TypeError: gamma is not a floating array.
-            ValueError: The state has not been through `bn_stats_grad`, or gamma does not fit its channels.
+            ValueError: The state has not been through `bn_stats_grad`.
 
         Example:
             >>> from mpsfunc import bn_stats, bn_stats_grad
@@ -73,32 +74,27 @@ class BatchNormState(NamedTuple):
             ...     mx.array(v).reshape(2, 1, 2, 1)
             ...     for v in ([1.0, 3.0, 2.0, 6.0], [1.0, -2.0, 3.0, 2.0])
             ... )
-            >>> state = bn_stats_grad(dy, x, bn_stats(x, eps=1.0))
-            >>> (
-            ...     round(state.dmean(mx.array([2.0])).item(), 5),
-            ...     round(state.dvar(mx.array([2.0])).item(), 5),
-            ... )
+            >>> state = bn_stats_grad(dy, x, bn_stats(x, eps=1.0), mx.array([2.0]))
+            >>> round(state.dmean.item(), 5), round(state.dvar.item(), 5)
             (-3.77124, -0.10476)
         """
-        return -self._scaled("dmean", gamma) * self.dbeta * mx.rsqrt(self.var + self.eps)
+        self._check_sums("dmean")
+        return -self.gamma * self.dbeta * mx.rsqrt(self.var + self.eps)
 
-    def dvar(self, gamma: mx.array | None = None) -> mx.array:
+    @property
+    def dvar(self) -> mx.array:
         """Gradient with respect to the variance of each channel (c,), ``-gamma * dgamma / (2 * (var + eps))``.
 
-        Arguments, errors and an example are those of `dmean`.
+        Errors and an example are those of `dmean`.
         """
-        return -self._scaled("dvar", gamma) * self.dgamma / (2 * (self.var + self.eps))
+        self._check_sums("dvar")
+        return -self.gamma * self.dgamma / (2 * (self.var + self.eps))
 
-    def _scaled(self, name: str, gamma: mx.array | None) -> mx.array:
-        """The scale of a gradient with respect to statistics."""
-        op = f"BatchNormState.{name}"
+    def _check_sums(self, name: str) -> None:
         if self.summed == "":
-            raise ValueError(f"{op}: no gradients were taken; got summed='', expected a state from bn_stats_grad")
-        if gamma is None:
-            return mx.ones_like(self.mean)
-        checks.array(op, "gamma", gamma)
-        checks.shape(op, "gamma", gamma, self.mean.shape, "the scale does not fit the channels")
-        return gamma.astype(self.mean.dtype)
+            raise ValueError(
+                f"BatchNormState.{name}: no gradients were taken; got summed='', expected a state from bn_stats_grad"
+            )
 
 
 def has_sums(state: BatchNormState) -> bool:
@@ -114,13 +110,14 @@ def check_owned(op: str, x: mx.array, state: BatchNormState, stream: mx.Stream) 
 
 def check_whole(op: str, state: BatchNormState, stream: mx.Stream, said: str = "state") -> None:
     """A batch normalization state that fits together; ``said`` is the argument."""
-    if is_a(state, BatchNormState) and checks.vectors_alike(state[:2] + state[3:5]) and _is_plain(state):
+    if is_a(state, BatchNormState) and checks.vectors_alike(state[:2] + state[3:6]) and _is_plain(state):
         return  # told in a quarter of the time, at every call
     checks.state(op, state, BatchNormState, stream=stream, said=said)
     checks.switch(op, f"{said}.frozen", state.frozen)
     checks.shape(op, f"{said}.mean", state.mean, ("c",), "the state does not fit together")
     check_statistics(op, state, said)
-    for name in ("var", "dgamma", "dbeta"):
+    checks.array(op, f"{said}.gamma", state.gamma)
+    for name in ("var", "dgamma", "dbeta", "gamma"):
         checks.shape(
             op, f"{said}.{name}", getattr(state, name), tuple(state.mean.shape), "the state does not fit together"
         )
@@ -147,4 +144,4 @@ def zero_state(mean: mx.array, var: mx.array, count: mx.array, eps: float, strea
     """A state of these statistics (c,) with zero gradients."""
     with mx.stream(stream):
         none = mx.zeros_like(mean)
-    return BatchNormState(mean, var, count, none, none, "batch_norm", eps, False, "")
+    return BatchNormState(mean, var, count, none, none, none, "batch_norm", eps, False, "")

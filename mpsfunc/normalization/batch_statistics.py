@@ -112,6 +112,7 @@ def bn_frozen(mean: mx.array, var: mx.array, eps: float = 1e-5, *, stream: Strea
             count,
             none,
             none,
+            none,
             "batch_norm",
             checked_eps("bn_frozen", eps),
             True,
@@ -173,7 +174,8 @@ def bn_merge(a: BatchNormState, b: BatchNormState, *, stream: StreamLike = None)
             *whole,
             dgamma,
             dbeta,
-            *a[5:-1],
+            _scale_of(a, b).astype(dtype),
+            *a[6:-1],
             UNKNOWN if UNKNOWN in (a.summed, b.summed) else a.summed or b.summed,
         )
 
@@ -272,11 +274,20 @@ def bn_reset(state: BatchNormState, *, stream: StreamLike = None) -> BatchNormSt
     with mx.stream(stream):
         none = mx.zeros_like(state.mean)
         if state.frozen:
-            return state._replace(dgamma=none, dbeta=none, summed="")
-        return state.with_arrays((none, none, mx.array(0, mx.int64), none, none))._replace(summed="")
+            return state._replace(dgamma=none, dbeta=none, gamma=none, summed="")
+        return state.with_arrays((none, none, mx.array(0, mx.int64), none, none, none))._replace(summed="")
 
 
 # Checks and parts ---------------------------------------------------------------------------------------
+
+
+def _scale_of(a: BatchNormState, b: BatchNormState) -> mx.array:
+    """The scale that the sums of two states have, of which one at most is known to have sums."""
+    if has_sums(a) or b.summed == "":
+        return a.gamma
+    if has_sums(b) or a.summed == "":
+        return b.gamma
+    return mx.where(a.gamma == b.gamma, a.gamma, math.nan)
 
 
 def check_filled(op: str, x: mx.array, group: Group | None, stream: mx.Stream) -> None:

@@ -5,6 +5,7 @@ Version 1 is that of commit b3fc197.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,10 +17,10 @@ from mpsfunc.normalization.batch_state import UNKNOWN
 Fields = dict[str, Any]
 
 # Fields that a record gained: in which version, and what a file of an earlier one, which lacks them, means by the
-# fields that it has. They stand at the end of their record, and stay here for ever.
+# fields that it has. They stand at the end of their record, or of its arrays, and stay here for ever.
 LATER: dict[str, dict[str, tuple[int, Callable[[Fields], Any]]]] = {
     "Axis": {"zero_pad_after": (2, lambda fields: fields["zero_pad"])},  # which was the number on both sides
-    "BatchNormState": {"summed": (2, lambda fields: UNKNOWN)},
+    "BatchNormState": {"gamma": (4, lambda fields: _unknown(fields["mean"])), "summed": (2, lambda fields: UNKNOWN)},
     "Resized": {"antialias": (3, lambda fields: False), "factor": (3, lambda fields: 0.0)},
 }
 
@@ -32,6 +33,12 @@ def completed(kind: str, fields: Fields, version: int) -> Fields:
     if version < 2 and kind in ("ConvState", "ConvTransposeState") and isinstance(fields["y"], mx.array):
         fields["y"] = _activated(fields)
     return fields
+
+
+def _unknown(like: Any) -> Any:
+    """NaN in place of a vector that was not kept, while a file is checked or for what is no array the same as that."""
+    with mx.stream(mx.cpu):
+        return mx.full(like.shape, math.nan, like.dtype) if isinstance(like, mx.array) else like
 
 
 def _activated(fields: Fields) -> mx.array:

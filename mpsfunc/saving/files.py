@@ -21,7 +21,7 @@ from mpsfunc.saving.trees import Tree
 
 _Expected = TypeVar("_Expected")
 
-_VERSION = 3  # of the format; earlier_files.py says what files of earlier ones mean
+_VERSION = 4  # of the format; earlier_files.py says what files of earlier ones mean
 _VERSION_KEY, _TREE_KEY, _CRC_KEY = "mpsfunc.version", "mpsfunc.tree", "mpsfunc.crc32"
 
 

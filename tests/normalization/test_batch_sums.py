@@ -98,16 +98,16 @@ def test_sums_of_a_saved_state_may_be_behind_any(on_cpu: mx.Device) -> None:
 def test_sums_leave_a_transformation_as_arrays(on_cpu: mx.Device) -> None:
     """The recipe of docs/conventions.md: `with_arrays` of a state that `bn_stats_grad` returned."""
     dys, state = numbers((3, 2, 3, 3, 4), seed=2), mf.bn_stats(X)
-    sums = mx.vmap(lambda dy: mf.bn_stats_grad(dy, X, state, neuron="gelu").arrays[3:])(dys)
+    sums = mx.vmap(lambda dy: mf.bn_stats_grad(dy, X, state, neuron="gelu").arrays[3:5])(dys)
     done = mf.bn_stats_grad(dys[0], X, state, neuron="gelu")
 
     def gradient(dy: mx.array, *sums: mx.array) -> mx.array:
-        return mf.bn_grad(dy, X, done.with_arrays([*done.arrays[:3], *sums]), neuron="gelu")
+        return mf.bn_grad(dy, X, done.with_arrays([*done.arrays[:3], *sums, done.gamma]), neuron="gelu")
 
     for dy, dx in zip(dys, mx.vmap(gradient)(dys, *sums), strict=True):
         by_hand = mf.bn_grad(dy, X, mf.bn_stats_grad(dy, X, state, neuron="gelu"), neuron="gelu")
         np.testing.assert_allclose(exact(dx), exact(by_hand), rtol=1e-5, atol=1e-6)
-    _, dbeta = mx.grad(lambda *sums: gradient(DY, *sums).sum(), argnums=(0, 1))(*done.arrays[3:])
+    _, dbeta = mx.grad(lambda *sums: gradient(DY, *sums).sum(), argnums=(0, 1))(*done.arrays[3:5])
     np.testing.assert_allclose(exact(dbeta), -1 / np.sqrt(exact(state.var) + 1e-5), rtol=1e-5)
     with pytest.raises(ValueError, match="^bn_grad: the state has no sums of gradients"):
         mf.bn_grad(DY, X, state.with_arrays(done.arrays))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import mlx.core as mx
 import numpy as np
@@ -157,6 +157,24 @@ def test_ints_of_any_size_come_back(tmp_path: Path) -> None:
 # The table of later fields ------------------------------------------------------------------------------
 
 
+def test_the_scale_of_a_state_of_version_3_is_not_known(on_cpu: mx.Device) -> None:
+    """But its sums are, and a call of `bn_stats_grad` with them; of a file that commit 9e5286c wrote."""
+    old: Any = mf.load(FIXTURES / "batch_norm_3.safetensors")
+    x, dy, gamma = numbers((2, 3, 4, 5)), numbers((2, 3, 4, 5), seed=1), numbers((5,), seed=2)
+    whole = mf.bn_stats(x)
+    first = mf.bn_stats_grad(dy[:1], x[:1], whole, gamma)
+    for state in old.values():
+        assert state.summed in ("", "none")
+        assert np.isnan(exact(state.gamma)).all() and state.gamma.dtype == mx.float32
+    assert np.isnan(exact(mx.concatenate([old["first"].dmean, old["first"].dvar]))).all()
+    assert np.allclose(exact(mf.bn_grad(dy, x, old["first"], gamma)), exact(mf.bn_grad(dy, x, first, gamma)), atol=1e-6)
+    right = mf.bn_stats_grad(dy[1:], x[1:], first, gamma)
+    for state in (old["first"], mf.bn_stats_grad(dy[:1], x[:1], old["before"], gamma)):
+        state = mf.bn_stats_grad(dy[1:], x[1:], state, gamma)
+        for name in ("gamma", "dmean", "dvar"):
+            assert np.allclose(exact(getattr(state, name)), exact(getattr(right, name)), rtol=1e-5)
+
+
 def _resampled(op: str, method: str, coordinate: str, edge: str) -> dict[str, Any]:
     """What version 2 wrote of an image of two by two pixels that becomes four by four."""
     axis = {"n_in": 2, "n_out": 4, "method": method, "coordinate": coordinate, "edge": edge}
@@ -221,7 +239,10 @@ def test_fields_that_came_later_mean_what_the_earlier_ones_say(tmp_path: Path, m
                 mf.load(old_file(path, f'{{"Grown":{{{bodies[other]}}}}}', version))
 
 
-def test_later_fields_end_their_records_and_came_in_versions_there_are() -> None:
+def test_later_fields_end_their_records_or_the_arrays_of_these_and_came_in_versions_there_are() -> None:
     for kind, later in earlier_files.LATER.items():
-        assert trees.RECORDS[kind]._fields[-len(later) :] == tuple(later)
+        fields = get_type_hints(trees.RECORDS[kind])
+        for parts in ([name for name in fields if (fields[name] is mx.array) is arrays] for arrays in (True, False)):
+            ours = [name for name in later if name in parts]
+            assert parts[len(parts) - len(ours) :] == ours
         assert all(1 < since <= files._VERSION for since, _ in later.values())

@@ -47,14 +47,14 @@ def with_header(header: Any, data: bytes = b"") -> bytes:
     return len(text).to_bytes(8, "little") + text + data
 
 
-def forged(tree: Any, entries: dict[str, Any] | None = None, data: bytes = b"", version: str = "3") -> bytes:
+def forged(tree: Any, entries: dict[str, Any] | None = None, data: bytes = b"", version: str = "4") -> bytes:
     """A file with every checksum right."""
     text = tree if isinstance(tree, str) else json.dumps(tree)
     listed = [
         safetensors.Tensor(name, entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])
         for name, entry in (entries or {}).items()
     ]
-    crc = zlib.crc32(data, files._checksum(text, listed, int(version) if version.isdigit() else 3))
+    crc = zlib.crc32(data, files._checksum(text, listed, int(version) if version.isdigit() else 4))
     metadata = {"mpsfunc.version": version, "mpsfunc.tree": text, "mpsfunc.crc32": f"{crc:08x}"}
     return with_header({"__metadata__": metadata, **(entries or {})}, data)
 
@@ -90,7 +90,7 @@ def test_ints_of_records_have_64_bits(number: str, path: Path) -> None:
 @pytest.mark.parametrize("digits", [1024 * "0" + "1", "01", "", "F", "g"])
 @pytest.mark.parametrize("sign", ["", "-"])
 def test_ints_outside_of_records_have_any_size(sign: str, digits: str, path: Path) -> None:
-    for version in ("1", "2", "3"):
+    for version in ("1", "2", "3", "4"):
         path.write_bytes(forged({"int": f"{sign}0x{'f' * 250_000}"}, version=version))
         assert mf.load(path) == (-1 if sign else 1) * (2**1_000_000 - 1)
         refused(path, forged({"int": f"{sign}0x{digits}"}, version=version), "none that save writes")
@@ -165,8 +165,8 @@ def test_a_missing_file_is_missing(path: Path) -> None:
         (forged(None, version="one"), "somebody else's"),
         (forged(None, version="-1"), "somebody else's"),
         (
-            forged(None, version="4"),
-            "of version 4, which a later mpsfunc wrote;.*expected version 3 or a newer mpsfunc",
+            forged(None, version="5"),
+            "of version 5, which a later mpsfunc wrote;.*expected version 4 or a newer mpsfunc",
         ),
         (forged(None, {"a": {"dtype": "F4", "shape": [], "data_offsets": [0, 9]}}, version="31"), "of version 31,"),
     ],

@@ -185,7 +185,7 @@ def test_other_readers_find_the_arrays_by_their_places(path: Path) -> None:
     assert {"conv.dw", "conv.db", "a.b", "a.b~2", "__metadata__~2", "half"} < set(arrays)
     assert [arrays[name].item() for name in ("a.b", "a.b~2", "__metadata__~2")] == [1, 2, 3]
     assert raw(arrays["half"]) == raw(bits((3,), mx.bfloat16))
-    assert metadata["mpsfunc.version"] == "3"
+    assert metadata["mpsfunc.version"] == "4"
     header = int.from_bytes(path.read_bytes()[:8], "little")
     assert header % 8 == 0 and path.read_bytes()[8:9] == b"{"
 

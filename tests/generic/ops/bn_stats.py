@@ -45,15 +45,15 @@ TANH = call("Neuron", "tanh", -1.3, 0.7)
 def state(
     channels: int = 4, *, sums: bool = True, count: int = 12, frozen: bool = False, summed: str = "unknown"
 ) -> Call:
-    """A state of arrays that are arguments; without sums, of zeros for the gradients of scale and shift."""
+    """A state of arrays that are arguments; without sums, of zeros for the gradients and the scale."""
     vector = Array((channels,), wide=True)
     held = vector if sums else Fixed([0.0] * channels)
-    arrays = vector, vector._replace(of="positive"), Fixed(count, "int64"), held, held
+    arrays = vector, vector._replace(of="positive"), Fixed(count, "int64"), held, held, held
     return call("BatchNormState", *arrays, "batch_norm", 1e-2, frozen, summed)
 
 
 def _held(
-    mean: Any, var: Any, count: Any, dgamma: Any, dbeta: Any, op: str, eps: float, frozen: bool, summed: str
+    mean: Any, var: Any, count: Any, dgamma: Any, dbeta: Any, _: Any, op: str, eps: float, frozen: bool, summed: str
 ) -> Any:
     return oracle.Statistics(mean, var, count, dgamma, dbeta, eps, frozen)
 
@@ -120,7 +120,8 @@ class Batch(NamedTuple):
         expected = oracle.batch_norm(*(exact(a) for a in (x, dy, gamma, beta)), 1e-3)
         vectors = [mx.array(v).astype(F32) for v in (expected.mean, expected.var, expected.dgamma, expected.dbeta)]
         count = mx.array(x.size // channels, mx.int64)
-        state = mf.BatchNormState(vectors[0], vectors[1], count, *vectors[2:], "batch_norm", 1e-3, False, "unknown")
+        arrays = vectors[0], vectors[1], count, *vectors[2:], gamma
+        state = mf.BatchNormState(*arrays, "batch_norm", 1e-3, False, "unknown")
         return Norm(x, dy, gamma, beta, state, expected)
 
 
