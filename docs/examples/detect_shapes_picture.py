@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +46,16 @@ def save(path: str, drawn: shapes.Shapes, found: Found) -> None:
     figure.savefig(path, dpi=100)
 
 
+def commit() -> str:
+    """That of the checkout that this file is in, and whether it has changes."""
+    git = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        done = subprocess.run(git, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.strip()
+
+
 def write_page(page: str, outcomes: Mapping[int, Outcome], drawn: shapes.Shapes, steps: int) -> None:
     """Writes the page of all trainings. The picture is that of the first."""
     import mpsfunc as mf
@@ -65,6 +76,7 @@ def write_page(page: str, outcomes: Mapping[int, Outcome], drawn: shapes.Shapes,
 
 Written by `{run}`: {steps} steps,
 {len(drawn.images)} held-out images with {objects} shapes; {where}.
+Commit {commit()}.
 
 Average precision at an IOU of 0.5, with all-point interpolation: the mean of the three classes, and each. Seconds
 include the search in held-out images.

@@ -10,8 +10,10 @@ from typing import Any, Literal, NamedTuple, get_args
 import mlx.core as mx
 
 from mpsfunc.core import checks, launch
+from mpsfunc.core.arguments import text
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.core.operation import operation
+from mpsfunc.core.printing import describe
 from mpsfunc.losses import overlaps
 from mpsfunc.losses.focal import OVERALL, OverallName
 
@@ -92,8 +94,8 @@ def box_iou_loss(
     boxes: mx.array,
     target: mx.array,
     type: OverlapName = "giou",
-    *,
     reduction: OverallName = "none",
+    *,
     epsilon: float = 1e-7,
     exact: bool = False,
     stream: StreamLike = None,
@@ -115,7 +117,7 @@ def box_iou_loss(
         target: True boxes of the same shape and dtype.
         type: "iou", "giou", "diou" or "ciou". Default "giou".
         reduction: "none", the loss of every box; "sum" or "mean" of all. Default "none".
-        epsilon: At least 0; with 0 a ratio of 0 to 0 is 0. Default 1e-7.
+        epsilon: At least 0. Default 1e-7.
         exact: Whether all of "ciou" is differentiated. Default False.
         stream: Stream or device to run on. Default: the current one.
 
@@ -149,8 +151,8 @@ def box_iou_loss_grad(
     boxes: mx.array,
     target: mx.array,
     type: OverlapName = "giou",
-    *,
     reduction: OverallName = "sum",
+    *,
     epsilon: float = 1e-7,
     exact: bool = False,
     stream: StreamLike = None,
@@ -222,6 +224,10 @@ def _checked(
     checks.array(op, "target", target, stream=stream)
     checks.shape(op, "target", target, tuple(boxes.shape), "target does not fit boxes")
     checks.same_dtype(op, "target", target, "boxes", boxes.dtype)
+    if text(type) in OVERALL:
+        raise ValueError(
+            f"{op}: unknown type; got type={describe(type)}, expected one of {OVERLAPS}, or reduction={describe(type)}"
+        )
     kind = checks.choice(op, "type", type, OVERLAPS)
     reduced = checks.choice(op, "reduction", reduction, OVERALL)
     least = checks.number(op, "epsilon", epsilon, 0.0)

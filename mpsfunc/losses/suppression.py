@@ -3,11 +3,13 @@
 Made of MLX's operations with shapes that do not depend on values, so it can be compiled and mapped, on any device.
 Whether a box is kept depends on those before it: boxes are taken in blocks by descending score, what kept boxes of
 earlier blocks suppress is one product of matrices, and in a block the answer is the fixed point of "is kept if no box
-before it that is kept suppresses it", which as many steps as boxes find, since each makes one more box certain.
+before it that is kept suppresses it", which as many steps as boxes find, since each makes one more box certain. A block
+is compared with those before it when it comes to it, so that no array holds all pairs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mlx.core as mx
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _BLOCK = 64
-_MOST = 2**15  # boxes, whose pairs an array holds
+_MOST = 2**15  # boxes: some hundred operations of MLX for each 64 of them
 
 
 class Spec(NamedTuple):
@@ -51,8 +53,8 @@ def nms(
 
     The shape of the result does not depend on values: as many indices as there are boxes, or ``max_outputs`` if that is
     less, of which the first ``count`` are kept boxes and the rest -1. So it can be compiled and mapped;
-    ``indices[:count.item()]`` is what torchvision returns. It has no derivative. Time and memory grow with the square
-    of the number of boxes: choose a thousand or so by their scores first.
+    ``indices[:count.item()]`` is what torchvision returns. It has no derivative. Time grows with the square of the
+    number of boxes, memory with their number: choose a thousand or so by their scores first.
 
     Source: torchvision's ``nms``, and with ``classes`` its ``batched_nms``; they keep boxes of all scores, and return
     an array whose length is the count. MPS and MLX have none.
@@ -130,12 +132,10 @@ def kept(*args: Unpack[tuple[Unpack[Arrays], Spec]]) -> tuple[mx.array, mx.array
     order = mx.argsort(-mx.where(there, scores, mx.full(scores.shape, -mx.inf, dtype=scores.dtype)), axis=1)
     boxes = mx.take_along_axis(boxes.astype(launch.accumulator(boxes.dtype)), order[..., None], axis=1)
     free = mx.take_along_axis(there, order, axis=1).astype(mx.float32)[:, None]  # (n, 1, r)
-    suppresses = overlaps.overlap(boxes[:, :, None], boxes[:, None], "iou", 0.0, exact=True) > spec.threshold
-    for each in classes:
-        named = mx.take_along_axis(each, order, axis=1)
-        suppresses = mx.logical_and(suppresses, named[:, :, None] == named[:, None])
+    named = mx.take_along_axis(classes[0], order, axis=1) if classes else None
+    sides = mx.stack([mx.stack(list(side)) for side in overlaps.sides(boxes)])
+    keeps = _in_order(free, _Ranked(sides, named, spec.threshold)) > 0
     place = mx.arange(count)
-    keeps = _in_order(free, mx.logical_and(suppresses, place[:, None] < place).astype(mx.float32)) > 0
     places = mx.argsort(mx.where(keeps, place, place + count), axis=1)[:, : spec.most]
     total = mx.minimum(keeps.sum(1), spec.most).astype(mx.int32)
     indices = mx.take_along_axis(order, places, axis=1).astype(mx.int32)
@@ -156,16 +156,38 @@ def _kept_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> tuple[mx.array,
 kept.vmap(over_batches(kept))
 
 
-def _in_order(free: mx.array, suppresses: mx.array) -> mx.array:
-    """Which boxes (n, r) are kept, of those that are there (n, 1, r), by which suppress which later ones (n, r, r)."""
+class _Ranked(NamedTuple):
+    """Boxes by descending score, of both axes all that `overlaps.Side` has (2, 4, n, r); their classes, if any."""
+
+    sides: mx.array
+    named: mx.array | None
+    threshold: float
+
+    def suppresses(self, start: int, end: int, before: Sequence[mx.array]) -> mx.array:
+        """Which boxes before `end` (n, end, 1) suppress which later ones from `start` on (n, end, end - start)."""
+        rows, cols = self.sides[..., :end, None], self.sides[..., None, start:end]
+        for found in before:  # so that pairs are not made ahead, which all would be in memory at once
+            cols = mx.where(found[..., :1] >= 0, cols, cols)
+        made = overlaps.iou(_taken(rows), _taken(cols)) > self.threshold
+        if self.named is not None:
+            made = mx.logical_and(made, self.named[:, :end, None] == self.named[:, None, start:end])
+        return mx.logical_and(made, mx.arange(end)[:, None] < mx.arange(start, end)).astype(mx.float32)
+
+
+def _taken(both: mx.array) -> list[overlaps.Side]:
+    return [overlaps.Side(*(both[axis, i] for i in range(4))) for axis in range(2)]
+
+
+def _in_order(free: mx.array, ranked: _Ranked) -> mx.array:
+    """Which boxes (n, r) are kept, of those that are there (n, 1, r)."""
     count = free.shape[-1]
     done: list[mx.array] = []
     for start in range(0, count, _BLOCK):
         end = min(start + _BLOCK, count)
-        open_ = free[..., start:end]
+        suppresses, open_ = ranked.suppresses(start, end, done[-1:]), free[..., start:end]
         if done:
-            open_ = mx.where(mx.concatenate(done, axis=-1) @ suppresses[:, :start, start:end] > 0, 0.0, open_)
-        within, found = suppresses[:, start:end, start:end], open_
+            open_ = mx.where(mx.concatenate(done, axis=-1) @ suppresses[:, :start] > 0, 0.0, open_)
+        within, found = suppresses[:, start:], open_
         for _ in range(end - start - 1):
             found = mx.where(found @ within > 0, 0.0, open_)
         done.append(found)

@@ -122,8 +122,8 @@ def yolo_loss(
             "mean_squared_error".
         wh_loss: One of these. Default "huber".
         class_loss: "softmax_cross_entropy" or "sigmoid_cross_entropy". Default "softmax_cross_entropy".
-        delta: Of "huber". Default 1.
-        scale_xy: Of positions. Default 10.
+        delta: Of "huber", above 0. Default 1.
+        scale_xy: Of positions; 0 leaves this part out, as do the other scales. Default 10.
         scale_wh: Of sizes. Default 10.
         scale_no_object: Of confidences where there is no object. Default 5.
         scale_object: Of confidences of objects. Default 100.
@@ -312,7 +312,7 @@ def _check_state(op: str, y: mx.array, state: Any, stream: mx.Stream) -> tuple[P
     xy = checks.choice(op, "state.xy_loss", state.xy_loss, yolo_arguments.DISTANCES)
     wh = checks.choice(op, "state.wh_loss", state.wh_loss, yolo_arguments.DISTANCES)
     classes = checks.choice(op, "state.class_loss", state.class_loss, yolo_arguments.CLASS_LOSSES)
-    return yolo_parts.parts_of(xy, wh, classes, checks.number(op, "state.delta", state.delta, 0.0))
+    return yolo_parts.parts_of(xy, wh, classes, checks.number(op, "state.delta", state.delta, yolo_arguments.LEAST))
 
 
 def _factor(y: mx.array, state: YoloLossState) -> float:

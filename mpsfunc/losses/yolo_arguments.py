@@ -18,6 +18,7 @@ CLASS_LOSSES: tuple[ClassLossName, ...] = get_args(ClassLossName)
 YoloReductionName = Literal["none", "sum", "mean"]
 REDUCTIONS: tuple[YoloReductionName, ...] = get_args(YoloReductionName)
 MOST = 2**16  # anchors
+LEAST = 2.0**-126  # of a delta, the smallest normal number of float32
 _BEFORE_CLASSES = 5  # x, y, w, h, confidence
 
 
@@ -67,12 +68,12 @@ def checked(
         checks.choice(op, "class_loss", class_loss, CLASS_LOSSES),
     )
     named = zip(("xy", "wh", "no_object", "object", "class"), scales, strict=True)
-    xy, wh, no_object, has_object, of_class = (checks.number(op, f"scale_{name}", scale) for name, scale in named)
+    xy, wh, no_object, has_object, of_class = (checks.number(op, f"scale_{name}", scale, 0.0) for name, scale in named)
     limits = [
         None if limit is None else checks.number(op, name, limit, 0.0, 1.0)
         for name, limit in (("min_iou_for_object_presence", presence), ("max_iou_for_object_absence", absence))
     ]
-    width = checks.number(op, "delta", delta, 0.0)
+    width = checks.number(op, "delta", delta, LEAST)
     flag, least = checks.switch(op, "rescore", rescore), checks.number(op, "epsilon", epsilon, 0.0)
     how = Rules(known, (xy, wh, no_object, has_object, of_class), limits[0], limits[1], flag, least)
     return Given(reduced, names, width, how, stream)

@@ -174,6 +174,7 @@ def test_the_script_finds_more_than_half(tmp_path: Path, capsys: pytest.CaptureF
     assert mean > 0.5 and first == pytest.approx(mean, abs=1e-3) == pytest.approx(np.mean(each), abs=2e-3)
     assert lines[-1] == f"average precision at IOU 0.5: {mean:.3f}"
     assert (tmp_path / "detect_shapes.png").read_bytes().startswith(b"\x89PNG")
+    assert re.search(r"^Commit (unknown|[0-9a-f]{12}(-dirty)?)\.$", page.read_text(), re.MULTILINE)
     assert f"| 0 | {mean:.3f} | " in page.read_text() and "(detect_shapes.png)" in page.read_text()
 
 

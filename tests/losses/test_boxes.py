@@ -145,8 +145,7 @@ def test_degenerate_boxes_have_finite_values_and_slopes(kind: OverlapName, dtype
         lost = 1 - oracle.overlaps(exact(a), exact(b), kind, epsilon)
         near(mf.box_iou_loss(a, b, kind, epsilon=epsilon), lost, 8)
         for gradient in mx.grad(lambda a, b, e=epsilon: mf.box_iou_loss(a, b, kind, epsilon=e).sum(), (0, 1))(a, b):
-            steep = dtype == mx.float16 and epsilon > 0  # up to 1 / epsilon, which float16 has not
-            assert not np.isnan(exact(gradient)).any() if steep else np.isfinite(exact(gradient)).all()
+            assert np.isfinite(exact(gradient)).all()
 
 
 def test_zero_areas_identical_and_disjoint_boxes(device: mx.Device) -> None:
@@ -209,3 +208,64 @@ def test_where_a_ratio_is_0_to_0_there_is_no_slope(kind: OverlapName, on_cpu: mx
     for box in (LINE, UPRIGHT, POINT):
         same = mx.array([box, box])
         assert not mf.box_iou_loss_grad(same, same, kind, epsilon=0.0).any()
+
+
+@each_kind
+def test_a_line_and_itself_have_no_slope(kind: OverlapName, device: mx.Device) -> None:
+    """Nor do two lines in one, of which GIOU's would be 1 / epsilon times a length."""
+    pairs = [(LINE, LINE), (UPRIGHT, UPRIGHT), (POINT, POINT), ([0.0, 1, 2, 1], [1.0, 1, 5, 1])]
+    for a, b in pairs[:3] if kind in ("diou", "ciou") else pairs:
+        assert not mf.box_iou_loss_grad(mx.array([a]), mx.array([b]), kind).any()
+
+
+# Of any size ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("across", [1e-25, 1e-3, 1.0, 1e4, 1e20, 1e38])
+@each_kind
+def test_boxes_of_any_size(kind: OverlapName, across: float, device: mx.Device) -> None:
+    """Sides whose products float32 has not; values and slopes are those of float64."""
+    a, b = (mx.array(exact(drawn(30, mx.float32, seed)) * across / 8, mx.float32) for seed in (0, 1))
+    with mx.stream(mx.cpu):
+        exactly = [mx.array(exact(x), mx.float64) for x in (a, b)]
+    close(mf.box_iou(a, b, kind), oracle.overlaps(exact(a), exact(b), kind), 2e-5)
+    for epsilon, constant in ((0.0, False), (1e-7, False), (1e-7, True)):
+        made = mf.box_iou_loss_grad(a, b, kind, epsilon=epsilon, exact=not constant)
+        right = exact(mf.box_iou_loss_grad(*exactly, kind, epsilon=epsilon, exact=not constant, stream=mx.cpu))
+        assert np.isfinite(exact(made)).all()
+        np.testing.assert_allclose(exact(made), right, 1e-3, 1e-4 * abs(right).max())
+
+
+@pytest.mark.parametrize("sides", [(1e25, 1e-20), (1e-25, 1e20), (1e-20, 1e-30), (3e38, 3e38)])
+@each_kind
+def test_boxes_of_any_shape(kind: OverlapName, sides: tuple[float, float], device: mx.Device) -> None:
+    """The same box twice, and one of half the width in it, which has half its area."""
+    wide, high = sides
+    box = mx.array([-wide, -high, wide, high], mx.float32)
+    half = mx.array([-wide, -high, 0, high], mx.float32)
+    close(mf.box_iou(box, box, kind), 1)
+    close(mf.box_iou(box, half), 0.5)
+    close(mf.box_iou(box, half, "giou"), 0.5)
+    for epsilon in (0.0, 1e-7):
+        for a, b in ((box, box), (box, half), (half, box)):
+            gradient = exact(mf.box_iou_loss_grad(a, b, kind, epsilon=epsilon))
+            assert not np.isnan(gradient).any()
+
+
+def test_second_derivatives_of_large_and_small_boxes_are_finite(on_cpu: mx.Device) -> None:
+    for across in (1e-12, 1e12):
+        a, b = (across * drawn(9, mx.float32, seed) for seed in (0, 1))
+        for kind in KINDS:
+            slope = mx.grad(lambda a, kind=kind, b=b: mf.box_iou_loss(a, b, kind, "sum", exact=True, epsilon=0))
+            assert np.isfinite(exact(mx.grad(lambda a, slope=slope: slope(a).sum())(a))).all()
+
+
+def test_a_reduction_may_stand_in_its_place_and_is_no_type(on_cpu: mx.Device) -> None:
+    a, b = drawn(6, mx.float32), drawn(6, mx.float32, 1)
+    assert mf.box_iou_loss(a, b, "diou", "mean").item() == mf.box_iou_loss(a, b, "diou", reduction="mean").item()
+    by_name = mf.box_iou_loss_grad(a, b, "diou", reduction="mean")
+    assert mf.box_iou_loss_grad(a, b, "diou", "mean").tolist() == by_name.tolist()
+    wrong: Any = "mean"
+    for function in (mf.box_iou_loss, mf.box_iou_loss_grad):
+        with pytest.raises(ValueError, match="unknown type; got type='mean', .*, or reduction='mean'"):
+            function(a, b, wrong)

@@ -81,6 +81,26 @@ def test_what_is_not_there_and_what_is_no_number(on_cpu: mx.Device) -> None:
     assert indices.shape == (0, 3) and count.shape == (0,)
 
 
+@pytest.mark.parametrize("across", [1e-30, 1e25])
+def test_boxes_of_any_size(across: float, device: mx.Device) -> None:
+    boxes, scores, _ = drawn(90)
+    scaled = mx.array(boxes * across, mx.float32)
+    check(*mf.nms(scaled, mx.array(scores, mx.float32), 0.4), oracle.kept(exact(scaled), scores, 0.4), 90)
+
+
+def test_memory_grows_with_the_number_of_boxes_and_not_with_its_square(on_cpu: mx.Device) -> None:
+    taken = []
+    for count in (1024, 4096):
+        boxes, scores, _ = drawn(count)
+        given = mx.array(boxes, mx.float32), mx.array(scores, mx.float32)
+        mx.eval(given)
+        mx.reset_peak_memory()
+        before = mx.get_active_memory()
+        mx.eval(mf.nms(*given, 0.5))
+        taken.append(mx.get_peak_memory() - before)
+    assert taken[1] < 6 * taken[0] and taken[1] < 4096 * 4096 * 4
+
+
 def test_several_images_maps_and_compilation(device: mx.Device) -> None:
     """The same shapes whatever is kept, so one trace serves all."""
     images = [drawn(70, seed) for seed in range(3)]
