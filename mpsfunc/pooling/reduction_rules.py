@@ -27,10 +27,24 @@ class SumSpec(NamedTuple):
     stream: mx.Stream
 
 
+class ExpandSpec(NamedTuple):
+    """Weights of a shape, how far they are repeated, and those as (outer, length, inner); and where."""
+
+    given: tuple[int, ...]
+    whole: tuple[int, ...]
+    lines: tuple[int, int, int]
+    stream: mx.Stream
+
+
 class Spec(NamedTuple):
-    """Where weighted sums are made."""
+    """Where weighted sums are made, and how their weights are repeated before, if they are."""
 
     stream: mx.Stream
+    repeated: ExpandSpec | None = None
+
+    def along(self, w: mx.array) -> mx.array:
+        """The weights as (outer or 1, length, inner)."""
+        return w if self.repeated is None else expanded(w, self.repeated)
 
 
 class ExtremeSpec(NamedTuple):
@@ -103,6 +117,7 @@ spread.vmap(over_batches(spread))
 @operation("reduce_sum")
 def dots(x: mx.array, w: mx.array, spec: Spec) -> mx.array:
     """Sums of x * w, (outer, inner), in the accumulator's dtype."""
+    w = spec.along(w)
     if _on_cpu(spec):
         result = (x.shape[0], x.shape[2]), launch.accumulator(x.dtype)
         params = ReduceSumParams(0)
@@ -113,6 +128,7 @@ def dots(x: mx.array, w: mx.array, spec: Spec) -> mx.array:
 @operation("reduce_weigh")
 def weighed(t: mx.array, w: mx.array, spec: Spec) -> mx.array:
     """T (outer, inner), of the accumulator's dtype, times w (outer or 1, length, inner): of w's dtype."""
+    w = spec.along(w)
     if _on_cpu(spec):
         result = (t.shape[0], *w.shape[1:]), w.dtype
         return launch.launch("reduce_weigh", {"t": t, "w": w}, None, (result,), _no_kernels, spec.stream)[0]
@@ -130,17 +146,14 @@ def shared_weights(x: mx.array, t: mx.array, spec: Spec) -> mx.array:
 
 
 def by_weights(x: mx.array, t: mx.array, w: mx.array, spec: Spec) -> mx.array:
-    """The gradient of w, in which a weighted sum is linear as in x."""
-    return weighed(t, x, spec) if w.shape[0] == x.shape[0] else shared_weights(x, t, spec)
-
-
-class ExpandSpec(NamedTuple):
-    """Weights of a shape, how far they are repeated, and those as (outer, length, inner); and where."""
-
-    given: tuple[int, ...]
-    whole: tuple[int, ...]
-    lines: tuple[int, int, int]
-    stream: mx.Stream
+    """The gradient of w, in which a weighted sum is linear as in x; what repeated weights add up is rounded once."""
+    repeated = spec.repeated
+    outer = w.shape[0] if repeated is None else repeated.lines[0]
+    if outer == x.shape[0]:
+        made = weighed(t, x if repeated is None else _wide(x), Spec(spec.stream))
+    else:
+        made = shared_weights(x, t, Spec(spec.stream))
+    return made if repeated is None else contracted(made, repeated).astype(w.dtype)
 
 
 @operation("expanded")
@@ -233,9 +246,11 @@ def _shared_weights_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) 
     return mx.broadcast_to(mx.sum(x * t[:, :, None], axis=1, keepdims=True), (size, 1, *x.shape[2:]))
 
 
-def _with_weights(arrays: Arrays, mapped: Mapped, size: int) -> tuple[mx.array, mx.array]:
+def _with_weights(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> tuple[mx.array, mx.array]:
     """An array and weights as one longer batch; weights that all share stay so."""
     first, w = arrays
+    if spec.repeated is not None:
+        w = _expanded_vmap((w,), (True,), size, spec.repeated) if mapped[1] else expanded(w, spec.repeated)
     outer = first.shape[1] if mapped[0] else first.shape[0]
     if mapped[1] and w.shape[1] != outer:
         w = mx.broadcast_to(w, (size, outer, *w.shape[2:]))
@@ -246,14 +261,14 @@ def _with_weights(arrays: Arrays, mapped: Mapped, size: int) -> tuple[mx.array, 
 
 @dots.vmap
 def _dots_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.array:
-    x, w = _with_weights(arrays, mapped, size)
-    return dots(x, w, spec).reshape(size, -1, x.shape[2])
+    x, w = _with_weights(arrays, mapped, size, spec)
+    return dots(x, w, Spec(spec.stream)).reshape(size, -1, x.shape[2])
 
 
 @weighed.vmap
 def _weighed_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.array:
-    t, w = _with_weights(arrays, mapped, size)
-    return weighed(t, w, spec).reshape(size, -1, *w.shape[1:])
+    t, w = _with_weights(arrays, mapped, size, spec)
+    return weighed(t, w, Spec(spec.stream)).reshape(size, -1, *w.shape[1:])
 
 
 # Extremes -----------------------------------------------------------------------------------------------------

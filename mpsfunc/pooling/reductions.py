@@ -165,7 +165,7 @@ def reduce_weighted_sum(
     stream = launch.resolve(stream)
     known = _weighted("reduce_weighted_sum", x, weights, over, by_nonzero, stream)
     with mx.stream(stream):
-        sums = rules.dots(x.reshape(known.of.lines), known.weights, rules.Spec(stream))
+        sums = rules.dots(x.reshape(known.of.lines), known.weights, known.spec)
         return known.shared_out(sums).astype(x.dtype).reshape(known.of.result)
 
 
@@ -219,15 +219,12 @@ def reduce_weighted_sum_grad(
     checks.array(op, "dy", dy, stream=stream)
     checks.shape(op, "dy", dy, known.of.result, "dy does not belong to the images")
     checks.same_dtype(op, "dy", dy, "x", x.dtype)
-    spec = rules.Spec(stream)
     with mx.stream(stream):
         t = known.shared_out(dy.astype(launch.accumulator(dy.dtype)).reshape(known.of.flat_result))
         if not secondary:
-            return rules.weighed(t, known.weights, spec).reshape(x.shape)
-        flat, repeated = x.reshape(known.of.lines), known.expansion.given != known.expansion.whole
-        # What is added up once more is not rounded before.
-        made = rules.by_weights(flat.astype(t.dtype) if repeated else flat, t, known.weights, spec)
-        return rules.contracted(made, known.expansion).reshape(weights.shape).astype(x.dtype)
+            return rules.weighed(t, known.weights, known.spec).reshape(x.shape)
+        made = rules.by_weights(x.reshape(known.of.lines), t, known.weights, known.spec)
+        return made.reshape(weights.shape).astype(x.dtype)
 
 
 class _Weighted(NamedTuple):
@@ -235,15 +232,15 @@ class _Weighted(NamedTuple):
 
     Fields:
         of: The images.
-        weights: Along the axis that is reduced, for each of the outer ones or for all.
+        weights: Along the axis that is reduced, for each of the outer ones or for all; or as they are, to be repeated.
         counts: How many weights of each sum are not 0, or None.
-        expansion: How they were made.
+        spec: How they are repeated, and where.
     """
 
     of: Reduced
     weights: mx.array
     counts: mx.array | None
-    expansion: rules.ExpandSpec
+    spec: rules.Spec
 
     def shared_out(self, sums: mx.array) -> mx.array:
         """Divided by the counts, if there are any."""
@@ -264,12 +261,14 @@ def _weighted(op: str, x: mx.array, weights: mx.array, over: Any, by_nonzero: bo
     # The axes ahead of what is reduced: where weights have length 1 along all of them, they are kept once for all.
     shared = all(length == 1 for length in given[: of.ahead])
     whole = (*(given if shared else of.source)[: of.ahead], *of.source[of.ahead :])
-    spec = rules.ExpandSpec(given, whole, (1 if shared else of.lines[0], *of.lines[1:]), stream)
+    lines = (1 if shared else of.lines[0], *of.lines[1:])
+    repeated = None if given == whole else rules.ExpandSpec(given, whole, lines, stream)
+    spec, counts = rules.Spec(stream, repeated), None
     with mx.stream(stream):
-        flat, counts = rules.expanded(weights, spec), None
+        weights = weights.reshape(lines) if repeated is None else weights
         if checks.switch(op, "by_nonzero", by_nonzero):
-            counts = mx.maximum(mx.sum(flat != 0, axis=1), 1)
-    return _Weighted(of, flat, counts, spec)
+            counts = mx.maximum(mx.sum(spec.along(weights) != 0, axis=1), 1)
+    return _Weighted(of, weights, counts, spec)
 
 
 def _summed(op: str, x: mx.array, over: Any, mean: bool, stream: StreamLike) -> mx.array:

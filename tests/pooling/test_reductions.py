@@ -237,3 +237,20 @@ def test_weights_that_are_shared_get_sums(over: str, dtype: mx.Dtype, on_cpu: mx
         close(by_x, exact(dy) * np.broadcast_to(exact(w), x.shape), 10, slack=2)
         explicit = mf.reduce_weighted_sum_grad(dy, x, w, over, operand="secondary")
         close(explicit, (exact(dy) * exact(x)).sum(axes, keepdims=True), 40, slack=8)
+
+
+@over_each
+def test_what_repeated_weights_add_up_is_rounded_once(over: str, device: mx.Device) -> None:
+    """By autodiff, too, of the sum and of its gradient by images: beside the same in float32."""
+    for dtype in (mx.float16, mx.bfloat16):
+        x, u = numbers((2, 20, 30, 4), dtype), numbers((2, 20, 30, 4), dtype, 1)
+        dy = numbers(tuple(mf.reduce_sum(x, over).shape), dtype, 2)
+        for shape in ((1, 1, 1, 4), (1, 1, 1, 1), (2, 1, 30, 4), (2, 20, 1, 1)):
+            w = numbers(shape, dtype, 3)
+            for images, made in (
+                (x, mx.vjp(lambda w, x=x: mf.reduce_weighted_sum(x, w, over), [w], [dy])[1][0]),
+                (u, mx.vjp(lambda w, x=x, dy=dy: mf.reduce_weighted_sum_grad(dy, x, w, over), [w], [u])[1][0]),
+            ):
+                wide = [a.astype(mx.float32) for a in (dy, images, w)]
+                right = mf.reduce_weighted_sum_grad(*wide, over, operand="secondary").astype(dtype)
+                assert same_bits(made, right)
