@@ -28,6 +28,9 @@ _BESIDE = 2**-4  # what every dtype can add to those
 # Scale of x before alpha = 1e-4, so that windows weigh enough to be seen when they are wrong; float16 has its squares.
 _LOUD = 32
 
+ANCHORS = (1.5, 2.0), (3.0, 3.0), (5.0, 4.0)  # of a YOLO loss, in cells
+OVERLAPPING = 0.5  # IOU beyond which a box is suppressed
+
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 # What a process is told of operations that is not to import their records, and mpsfunc with them: MLX would keep memory
@@ -186,6 +189,10 @@ class Problem(NamedTuple):
             "offsets": lambda: np.round(64 * normal(*self.out_shape[:-1], 2 * self.kernel_size**2)) / 64 + 2**-7,
             "tap_mask": lambda: rng.random((*self.out_shape[:-1], self.kernel_size**2), np.float32),
             "rois": lambda: _regions(self.nhwc, self.bins, rng),
+            "boxes": lambda: _boxes(self.shape[0], rng),
+            "truth": lambda: _boxes(self.shape[0], rng),
+            "scores": lambda: rng.permutation(self.shape[0]).astype(np.float32),
+            "cells": lambda: _cells(self.nhwc, rng),
             "targets": lambda: round_to(rng.dirichlet(np.ones(channels), of_pixel).astype(np.float32)),
         }
         for name in self.operation.given:
@@ -224,6 +231,22 @@ def _regions(shape: tuple[int, int, int, int], bins: int, rng: np.random.Generat
     middle, half = rng.uniform(0.3, 0.7, (n * each, 2)), rng.uniform(0.05, 0.3, (n * each, 2))
     corners = np.concatenate([middle - half, middle + half], axis=1) * [w - 1, h - 1, w - 1, h - 1]
     return np.concatenate([np.repeat(np.arange(n), each)[:, None], corners], axis=1).astype(np.float32)
+
+
+def _boxes(count: int, rng: np.random.Generator) -> np.ndarray:
+    """Boxes (x1, y1, x2, y2) in an image of 640 by 640, of sixteenths of pixels, so that areas are exact."""
+    low, size = rng.integers(0, 400 * 16, (count, 2)), rng.integers(40 * 16, 240 * 16, (count, 2))
+    return (np.concatenate([low, low + size], axis=1) / 16).astype(np.float32)
+
+
+def _cells(shape: tuple[int, int, int, int], rng: np.random.Generator) -> np.ndarray:
+    """Labels of a YOLO loss: one cell in ten has an object, of one class."""
+    n, h, w, channels = shape
+    classes = channels // len(ANCHORS) - 5
+    place, size = rng.uniform(0, 1, (n, h, w, 2)), rng.uniform(0.5, 6, (n, h, w, 2))
+    named = np.eye(classes)[rng.integers(0, classes, (n, h, w))]
+    whole = np.concatenate([place, size, np.ones((n, h, w, 1)), named], axis=-1)
+    return np.where(rng.random((n, h, w, 1)) < 0.1, whole, 0).astype(np.float32)
 
 
 def _to_bfloat16(array: np.ndarray) -> np.ndarray:

@@ -32,7 +32,9 @@ PADDED = {f"pad_{mode}{end}" for mode in ("zero", "clamp", "mirror", "circular")
 PAIRED = {f"{name}{end}" for name in ("local_correlation", "gram_matrix") for end in ("", "_grad")}
 SAMPLED = {"grid_sample", "grid_sample_grad", "grid_sample_grads"} | PAIRED
 ENTROPY = {"cross_entropy_weighted", "cross_entropy_images", "sigmoid_entropy"}
-ON_CPU = PADDED | ENTROPY | {"shrink_filtered", "shrink_filtered_grad"}
+BOXES = {"box_iou", "box_iou_pairs", "box_iou_loss", "box_iou_loss_grad", "nms"}
+DETECTED = BOXES | {"yolo_loss", "yolo_loss_grad", "yolo_boxes"}
+ON_CPU = PADDED | ENTROPY | DETECTED | {"shrink_filtered", "shrink_filtered_grad"}
 SAMPLED |= {"crop_and_resize", "crop_and_resize_grad", "roi_align", "roi_align_grad"}
 NOT_MLX = {"upsample_asymmetric", "upsample_asymmetric_grad"} | FILTERED | SMALLER | OVERLAP | ON_CPU | SAMPLED
 REDUCED = {op for op in POINTWISE if op.startswith("reduce_")}  # on CPUs alone, too
@@ -49,7 +51,7 @@ IN_FLOAT32 = (
     | ON_CPU
     | SAMPLED
     | {"step"}
-    | {op for op in REDUCED if op.startswith(("reduce_argmax", "reduce_max_grad"))}
+    | {op for op in REDUCED if op.startswith(("reduce_arg", "reduce_min")) or "_grad" in op}
     | {f"{name}{end}" for name in BEYOND_MPS for end in ("", "_grad")}
 )
 COARSE = ("cross_entropy_dense", "bfloat16")

@@ -9,6 +9,7 @@ import mlx.core as mx
 import numpy as np
 from generic.opinfo import Array, Fixed, OpInfo, Sample, Wrong, call
 from support import numbers
+from support.benchmarks import FLOAT32, LEVEL, Benchmark, Measured
 from support.oracle import detection as oracle
 from support.oracle import losses
 
@@ -38,6 +39,21 @@ def _losses(
     return losses.reduced(1 - oracle.overlaps(boxes, target, type, epsilon), reduction)
 
 
+# What is measured ---------------------------------------------------------------------------------------
+
+
+def measured(title: str, shape: tuple[int, ...], of_x: int, features: int, *given: str) -> Benchmark:
+    """A row, in float32 alone."""
+    return Benchmark(
+        *("pointwise", of_x, 1, given),
+        title=title,
+        features=features,
+        cpu=(Measured(targets=LEVEL, dtypes=FLOAT32, shape=shape),),
+    )
+
+
+_ROWS, _FEWER = (16384, 4), (1024, 4)
+
 # Wrong calls, and the records ---------------------------------------------------------------------------
 
 SOME, ROW = numbers((3, 4)), numbers((3,))
@@ -56,6 +72,7 @@ def _wrong_losses(function: Callable[..., Any]) -> tuple[Wrong, ...]:
         *_wrong_values(function),
         ("target does not fit boxes", lambda: function(SOME, SOME[:1])),
         ("unknown reduction", lambda: function(SOME, SOME, reduction="average")),
+        ("unknown type", lambda: function(SOME, SOME, "mean")),
         ("epsilon is out of range", lambda: function(SOME, SOME, epsilon=-1e-9)),
     )
 
@@ -97,6 +114,10 @@ OPS = (
             ("boxes and others do not broadcast", lambda: mf.box_iou(SOME, numbers((2, 4)))),
         ),
         wrong_types=_wrong_types(mf.box_iou, "others"),
+        benchmarks={
+            "box_iou": measured("box_iou, giou", _ROWS, 2, 1, "boxes", "truth"),
+            "box_iou_pairs": measured("box_iou, all pairs", _FEWER, 2, _FEWER[0], "boxes", "truth"),
+        },
         no_node=NO_NODE,
     ),
     OpInfo(
@@ -112,6 +133,7 @@ OPS = (
         slack=64,
         wrong_values=_wrong_losses(mf.box_iou_loss),
         wrong_types=_wrong_loss_types(mf.box_iou_loss),
+        benchmarks={"box_iou_loss": measured("box_iou_loss, ciou", _ROWS, 2, 0, "boxes", "truth")},
         no_node=NO_NODE,
     ),
     OpInfo(
@@ -124,6 +146,7 @@ OPS = (
         compared="losses/test_boxes.py",
         wrong_values=_wrong_losses(mf.box_iou_loss_grad),
         wrong_types=_wrong_loss_types(mf.box_iou_loss_grad),
+        benchmarks={"box_iou_loss_grad": measured("box_iou_loss_grad, ciou", _ROWS, 3, 0, "boxes", "truth")},
     ),
     OpInfo(
         name="nms",
@@ -152,6 +175,7 @@ OPS = (
             ("classes has no integer dtype", lambda: mf.nms(SOME, ROW, 0.5, classes=ROW)),
             ("max_outputs is not an int", lambda: mf.nms(SOME, ROW, 0.5, max_outputs=1.5)),
         ),
+        benchmarks={"nms": measured("nms", _FEWER, 1, 1, "boxes", "scores")},
         no_node=NO_NODE,
     ),
 )

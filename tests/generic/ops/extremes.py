@@ -48,7 +48,7 @@ def _forward(name: str, f: Any, largest: bool) -> OpInfo:
             ("over is not a name", lambda: f(IMAGES, None)),
             ("x is not an array", lambda: f([1.0], "rows")),
         ),
-        benchmarks=measured(name, of=_VALUES) if largest else {},
+        benchmarks=measured(name, of=_VALUES if largest else _ONCE),
         nodes=nodes(name),
     )
 
@@ -68,7 +68,7 @@ def _gradient(name: str, f: Any, largest: bool) -> OpInfo:
             ("x has no floating dtype", lambda: f(PULL, IMAGES.astype(mx.int32), "rows")),
             ("dy and x differ in dtype", lambda: f(PULL.astype(mx.float16), IMAGES, "rows")),
         ),
-        benchmarks=measured(name, 2, of=_ONCE) if largest else {},
+        benchmarks=measured(name, 2, of=_ONCE),
     )
 
 
@@ -88,7 +88,7 @@ def _place(name: str, f: Any, largest: bool) -> OpInfo:
             ("over is not a name", lambda: f(IMAGES, None)),
             ("x is not an array", lambda: f([1.0], "rows")),
         ),
-        benchmarks=measured(name, of=_ONCE) if largest else {},
+        benchmarks=measured(name, of=_ONCE),
     )
 
 

@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 from generic.opinfo import Array, Call, Node, OpInfo, Sample, call
 from support import numbers
-from support.benchmarks import LEVEL, Benchmark, Measured
+from support.benchmarks import FLOAT32, LEVEL, Benchmark, Measured
 from support.oracle.reductions import AXES
 
 import mpsfunc as mf
@@ -242,5 +242,6 @@ OPS = (
                 lambda: mf.reduce_weighted_sum_grad(PULL.astype(mx.float16), IMAGES, IMAGES, "rows"),
             ),
         ),
+        benchmarks=measured("reduce_weighted_sum_grad", 2, ("other",), Measured(targets=LEVEL, dtypes=FLOAT32)),
     ),
 )

@@ -9,6 +9,7 @@ import mlx.core as mx
 import numpy as np
 from generic.opinfo import Array, Call, Fixed, OpInfo, Sample, Wrong, call
 from support import numbers
+from support.benchmarks import FLOAT32, LEVEL, Benchmark, Measured
 from support.oracle import detection as oracle
 
 import mpsfunc as mf
@@ -72,6 +73,16 @@ def _state(**how: Any) -> Call:
     return call("yolo_loss_fwd", Array(Y.shape, moves=False), LABELS, ANCHORS, take=1, **how)
 
 
+# What is measured ---------------------------------------------------------------------------------------
+
+
+def _measured(title: str, of_x: int, *given: str) -> dict[str, Benchmark]:
+    """A row of a grid of 13 by 13 cells, three anchors and twenty classes, in float32 alone."""
+    name = title.split()[0]
+    row = Measured(targets=LEVEL, dtypes=FLOAT32, shape=(8, 13, 13, 75))
+    return {name: Benchmark("pointwise", of_x, 0, given, title=title, cpu=(row,))}
+
+
 # Wrong calls, and the records ---------------------------------------------------------------------------
 
 SEEN, CELLS = numbers((2, 2, 2, 14)), numbers((2, 2, 2, 7))
@@ -97,6 +108,11 @@ def _wrong_values(function: Callable[..., Any]) -> tuple[Wrong, ...]:
         ("unknown wh_loss", lambda: function(SEEN, CELLS, ANCHORS, wh_loss="l1")),
         ("unknown class_loss", lambda: function(SEEN, CELLS, ANCHORS, class_loss="huber")),
         ("delta is out of range", lambda: function(SEEN, CELLS, ANCHORS, delta=-1)),
+        ("delta is out of range", lambda: function(SEEN, CELLS, ANCHORS, delta=0)),
+        *(
+            (f"scale_{part} is out of range", lambda part=part: function(SEEN, CELLS, ANCHORS, **{f"scale_{part}": -1}))
+            for part in ("xy", "wh", "no_object", "object", "class")
+        ),
         ("epsilon is out of range", lambda: function(SEEN, CELLS, ANCHORS, epsilon=float("nan"))),
         ("scale_xy is out of range", lambda: function(SEEN, CELLS, ANCHORS, scale_xy=float("inf"))),
         (
@@ -143,6 +159,7 @@ OPS = (
         },
         reference=_loss,
         slack=64,
+        benchmarks=_measured("yolo_loss", 1, "cells"),
         wrong_values=_wrong_values(mf.yolo_loss),
         wrong_types=_wrong_types(mf.yolo_loss),
         nodes={},
@@ -163,6 +180,7 @@ OPS = (
         },
         reference=_gradient,
         slack=64,
+        benchmarks=_measured("yolo_loss_grad and _fwd", 2, "cells"),
         wrong_values=(
             ("y does not belong to this state", lambda: _refused(SEEN[:1])),
             ("not an image batch", lambda: _refused(SEEN[0])),
@@ -171,6 +189,7 @@ OPS = (
             ("unknown state.xy_loss", lambda: _refused(xy_loss="hinge")),
             ("unknown state.reduction", lambda: _refused(reduction="all")),
             ("state.delta is out of range", lambda: _refused(delta=-1.0)),
+            ("state.delta is out of range", lambda: _refused(delta=0.0)),
         ),
         wrong_types=(
             ("y is not an array", lambda: _refused(None)),
@@ -189,6 +208,7 @@ OPS = (
         },
         reference=oracle.yolo_boxes,
         slack=64,
+        benchmarks=_measured("yolo_boxes", 2),
         wrong_values=(
             ("not an image batch", lambda: mf.yolo_boxes(SEEN[0], ANCHORS)),
             ("the channels are not those of the anchors", lambda: mf.yolo_boxes(SEEN, [(1, 1)] * 3)),

@@ -1,6 +1,6 @@
 """mpsfunc."""
 
 from .. import gathered
-from . import activations, convolution, normalization, pointwise, pooling, reductions, sequences
+from . import activations, convolution, detection, normalization, pointwise, pooling, reductions, sequences
 
-functions = gathered(pooling, reductions, normalization, convolution, pointwise, activations, sequences)
+functions = gathered(pooling, reductions, normalization, convolution, pointwise, activations, sequences, detection)

@@ -19,12 +19,16 @@ def _of(name: str, over: str) -> _Bound:
     f = getattr(_mf, name)
 
     def bound(p: _Problem, a: _SimpleNamespace) -> _Call:
-        if name == "reduce_weighted_sum":
-            return lambda: [f(a.x, a.other, over)]
+        if name.startswith("reduce_weighted_sum"):
+            dy = (a.dy,) if name.endswith("grad") else ()
+            return lambda: [f(*dy, a.x, a.other, over)]
         return lambda: [f(a.dy, a.x, over)] if name.endswith("grad") else [f(a.x, over)]
 
     return bound
 
 
-_NAMES = ("reduce_sum", "reduce_mean", "reduce_weighted_sum", "reduce_max", "reduce_max_grad", "reduce_argmax")
+_NAMES = (
+    *("reduce_sum", "reduce_mean", "reduce_weighted_sum", "reduce_weighted_sum_grad", "reduce_max", "reduce_max_grad"),
+    *("reduce_min", "reduce_min_grad", "reduce_argmax", "reduce_argmin"),
+)
 globals().update({f"{_name}_{_over}": _of(_name, _over) for _name in _NAMES for _over in _AXES})

@@ -10,9 +10,11 @@ import torch
 
 from ...problems import EPS
 from .. import Call, Side, gathered
-from . import activations, convolution, normalization, pointwise, pooling, reductions, samples, sequences
+from . import activations, convolution, detection, normalization, pointwise, pooling, reductions, samples, sequences
 
-functions = gathered(pooling, reductions, normalization, convolution, pointwise, samples, activations, sequences)
+functions = gathered(
+    pooling, reductions, normalization, convolution, pointwise, samples, activations, sequences, detection
+)
 
 LAYOUTS = {"PyTorch NCHW": torch.contiguous_format, "PyTorch NHWC": torch.channels_last}
 

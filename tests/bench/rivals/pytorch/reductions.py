@@ -1,6 +1,6 @@
 """PyTorch's reductions: a function for each way to reduce, ``reduce_sum_rows`` and so on.
 
-The gradient of a maximum is that of ``amax``, which is made of its result and is shared out among equal ones.
+The gradient of an extreme is that of ``amax``, which is made of its result and is shared out among equal ones.
 """
 
 from __future__ import annotations
@@ -18,34 +18,41 @@ _Bound = _Callable[[_Problem, _SimpleNamespace], _Call]
 _DIMS = {1: 2, 2: 3, 3: 1}  # of the axes, where channels come first
 
 
-def _flat_argmax(x: _torch.Tensor, dims: tuple[int, ...]) -> _torch.Tensor:
+def _flat(x: _torch.Tensor, dims: tuple[int, ...], place: _Callable[..., _torch.Tensor]) -> _torch.Tensor:
     if len(dims) == 1:
-        return x.argmax(dims[0], keepdim=True)
-    return x.flatten(2).argmax(2)[:, :, None, None]
+        return place(x, dims[0], keepdim=True)
+    return place(x.flatten(2), 2)[:, :, None, None]
 
 
-def _amax_grad(a: _SimpleNamespace, dims: tuple[int, ...], y: _torch.Tensor) -> _torch.Tensor:
+def _extreme_grad(a: _SimpleNamespace, dims: tuple[int, ...], y: _torch.Tensor) -> _torch.Tensor:
     won = a.x == y
     return a.dy / won.sum(dims, keepdim=True) * won
 
 
 def _of(name: str, dims: tuple[int, ...]) -> _Bound:
     def bound(p: _Problem, a: _SimpleNamespace) -> _Call:
-        y = a.x.amax(dims, keepdim=True)
+        least, most = a.x.amin(dims, keepdim=True), a.x.amax(dims, keepdim=True)
         calls: dict[str, _Callable[[], _torch.Tensor]] = {
             "reduce_sum": lambda: a.x.sum(dims, keepdim=True),
             "reduce_mean": lambda: a.x.mean(dims, keepdim=True),
             "reduce_weighted_sum": lambda: (a.x * a.other).sum(dims, keepdim=True),
             "reduce_max": lambda: a.x.amax(dims, keepdim=True),
-            "reduce_max_grad": lambda: _amax_grad(a, dims, y),
-            "reduce_argmax": lambda: _flat_argmax(a.x, dims),
+            "reduce_weighted_sum_grad": lambda: a.dy * a.other,
+            "reduce_max_grad": lambda: _extreme_grad(a, dims, most),
+            "reduce_min": lambda: a.x.amin(dims, keepdim=True),
+            "reduce_min_grad": lambda: _extreme_grad(a, dims, least),
+            "reduce_argmax": lambda: _flat(a.x, dims, _torch.argmax),
+            "reduce_argmin": lambda: _flat(a.x, dims, _torch.argmin),
         }
         return lambda: [calls[name]()]
 
     return bound
 
 
-_NAMES = ("reduce_sum", "reduce_mean", "reduce_weighted_sum", "reduce_max", "reduce_max_grad", "reduce_argmax")
+_NAMES = (
+    *("reduce_sum", "reduce_mean", "reduce_weighted_sum", "reduce_weighted_sum_grad", "reduce_max", "reduce_max_grad"),
+    *("reduce_min", "reduce_min_grad", "reduce_argmax", "reduce_argmin"),
+)
 globals().update(
     {
         f"{_name}_{_over}": _of(_name, tuple(_DIMS[i] for i in _axes))

@@ -14,11 +14,16 @@ from .. import Call as _Call
 _Bound = _Callable[[_Problem, _SimpleNamespace], _Call]
 
 
-def _flat_argmax(x: _mx.array, axes: tuple[int, ...]) -> _mx.array:
+def _flat(x: _mx.array, axes: tuple[int, ...], place: _Callable[..., _mx.array]) -> _mx.array:
     if len(axes) == 1:
-        return _mx.argmax(x, axis=axes[0], keepdims=True)
+        return place(x, axis=axes[0], keepdims=True)
     n, _, _, c = x.shape
-    return _mx.argmax(x.reshape(n, -1, c), axis=1).reshape(n, 1, 1, c)
+    return place(x.reshape(n, -1, c), axis=1).reshape(n, 1, 1, c)
+
+
+def _slope(a: _SimpleNamespace, axes: tuple[int, ...], extreme: _Callable[..., _mx.array]) -> _mx.array:
+    made: _mx.array = _mx.vjp(lambda x: extreme(x, axis=axes, keepdims=True), [a.x], [a.dy])[1][0]
+    return made
 
 
 def _of(name: str, axes: tuple[int, ...]) -> _Bound:
@@ -28,13 +33,20 @@ def _of(name: str, axes: tuple[int, ...]) -> _Bound:
             "reduce_mean": lambda: _mx.mean(a.x, axis=axes, keepdims=True),
             "reduce_weighted_sum": lambda: _mx.sum(a.x * a.other, axis=axes, keepdims=True),
             "reduce_max": lambda: _mx.max(a.x, axis=axes, keepdims=True),
-            "reduce_max_grad": lambda: _mx.vjp(lambda x: _mx.max(x, axis=axes, keepdims=True), [a.x], [a.dy])[1][0],
-            "reduce_argmax": lambda: _flat_argmax(a.x, axes),
+            "reduce_weighted_sum_grad": lambda: a.dy * a.other,
+            "reduce_max_grad": lambda: _slope(a, axes, _mx.max),
+            "reduce_min": lambda: _mx.min(a.x, axis=axes, keepdims=True),
+            "reduce_min_grad": lambda: _slope(a, axes, _mx.min),
+            "reduce_argmax": lambda: _flat(a.x, axes, _mx.argmax),
+            "reduce_argmin": lambda: _flat(a.x, axes, _mx.argmin),
         }
         return lambda: [calls[name]()]
 
     return bound
 
 
-_NAMES = ("reduce_sum", "reduce_mean", "reduce_weighted_sum", "reduce_max", "reduce_max_grad", "reduce_argmax")
+_NAMES = (
+    *("reduce_sum", "reduce_mean", "reduce_weighted_sum", "reduce_weighted_sum_grad", "reduce_max", "reduce_max_grad"),
+    *("reduce_min", "reduce_min_grad", "reduce_argmax", "reduce_argmin"),
+)
 globals().update({f"{_name}_{_over}": _of(_name, _axes) for _name in _NAMES for _over, _axes in _AXES.items()})
