@@ -45,6 +45,8 @@ _NAMES_OF = {
     "core.threads": "get_num_threads set_num_threads",
     "elementwise.arithmetic": "add arithmetic arithmetic_grad compare divide multiply subtract",
     "elementwise.dropout": "DropoutState dropout dropout_fwd dropout_grad dropout_mask",
+    "exporting.contents": "exported",
+    "exporting.export": "export",
     "image.affine_grid": "affine_grid affine_grid_grad",
     "image.concatenation": "concatenate concatenate_grad slice_channels slice_channels_grad",
     "image.crop_and_resize": (
@@ -204,6 +206,8 @@ if _typing.TYPE_CHECKING:
     from mpsfunc.elementwise.dropout import dropout_fwd as dropout_fwd
     from mpsfunc.elementwise.dropout import dropout_grad as dropout_grad
     from mpsfunc.elementwise.dropout import dropout_mask as dropout_mask
+    from mpsfunc.exporting.contents import exported as exported
+    from mpsfunc.exporting.export import export as export
     from mpsfunc.image.affine_grid import affine_grid as affine_grid
     from mpsfunc.image.affine_grid import affine_grid_grad as affine_grid_grad
     from mpsfunc.image.concatenation import concatenate as concatenate

@@ -8,11 +8,13 @@ where there is no compiler for that, as text (``mx.fast.cuda_kernel``).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
 import os
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -33,6 +35,7 @@ Output = tuple[tuple[int, ...], mx.Dtype]
 Name = str | tuple[str, str]
 
 CPU = mx.Device(mx.cpu)
+Gpu = Literal["metal", "cuda"]
 
 
 class KernelLaunch(NamedTuple):
@@ -75,8 +78,36 @@ def _names(names: tuple[Name, ...], which: int) -> tuple[str, ...]:
     return tuple(name if isinstance(name, str) else name[which] for name in names)
 
 
+class _Exporting(threading.local):
+    """For which GPU this thread makes a file instead of running anything, and what makes a kernel's node of it."""
+
+    gpu: Gpu | None = None
+    node: Callable[[KernelLaunch, Sequence[mx.array]], list[mx.array]]
+
+
+_exporting = _Exporting()
+
+
+@contextlib.contextmanager
+def exporting(gpu: Gpu, node: Callable[[KernelLaunch, Sequence[mx.array]], list[mx.array]]) -> Iterator[None]:
+    """Within it every operation is made for this GPU, which need not be there, without routes to vendors' libraries.
+
+    Args:
+        gpu: The GPU.
+        node: Called for each kernel of ours with its launch and the arrays that it reads, in place of launching it.
+    """
+    before = _exporting.gpu, getattr(_exporting, "node", node)
+    _exporting.gpu, _exporting.node = gpu, node
+    try:
+        yield
+    finally:
+        _exporting.gpu, _exporting.node = before
+
+
 def resolve(stream: StreamLike) -> mx.Stream:
     """The stream that ``stream=`` means at this moment; None is the current default."""
+    if _exporting.gpu is not None:  # nothing runs on it
+        return mx.default_stream(mx.default_device())
     if stream is not None:
         if is_a(stream, mx.Stream):
             return stream
@@ -95,6 +126,8 @@ def resolve(stream: StreamLike) -> mx.Stream:
 
 def backend(stream: mx.Stream) -> Literal["cpu", "metal", "cuda"]:
     """What runs the work of this resolved stream."""
+    if _exporting.gpu is not None:
+        return _exporting.gpu
     if stream.device == CPU:
         return "cpu"
     return "metal" if mx.metal.is_available() else "cuda"
@@ -103,9 +136,13 @@ def backend(stream: mx.Stream) -> Literal["cpu", "metal", "cuda"]:
 def routed(stream: mx.Stream, *backends: str) -> bool:
     """Whether the stream's backend is one of these, where MLX reaches a vendor library that beats our kernel.
 
-    ``MPSFUNC_DETERMINISTIC=1`` forbids every such route.
+    ``MPSFUNC_DETERMINISTIC=1`` forbids every such route, and a file of an exported function has none.
     """
-    return backend(stream) in backends and not environment.switch("MPSFUNC_DETERMINISTIC", False)
+    return (
+        backend(stream) in backends
+        and _exporting.gpu is None
+        and not environment.switch("MPSFUNC_DETERMINISTIC", False)
+    )
 
 
 def instruction_sets() -> tuple[str, ...]:
@@ -188,8 +225,10 @@ def run_kernel(
     **options: Any,
 ) -> list[mx.array]:
     """Launches one kernel body on a GPU. ``metal`` is for tests that ask for the text on a machine without one."""
+    if _exporting.gpu is not None:
+        return _exporting.node(of, arrays)
     on_metal = mx.metal.is_available() if metal is None else metal
-    constants = (("T", arrays[0].dtype), *of.template)
+    constants = constants_of(of, arrays)
     words = () if of.params is None else for_gpu(of.params)
     how: dict[str, Any] = {
         "output_shapes": [shape for shape, _ in of.results],
@@ -212,6 +251,11 @@ def run_kernel(
     kernel = _kernel(of.body, (*of.inputs, *(("params",) if words else ())), of.outputs, on_metal)
     given = [*arrays, *((packed(words),) if words else ())]
     return list(kernel(inputs=given, template=list(constants), **how))
+
+
+def constants_of(of: KernelLaunch, arrays: Sequence[mx.array]) -> tuple[Constant, ...]:
+    """The constants of a kernel's text: T is the dtype of the first array."""
+    return (("T", arrays[0].dtype), *of.template)
 
 
 def _nvrtc() -> ModuleType:

@@ -26,7 +26,7 @@ from mpsfunc.core.grids import RESIDENT
 from mpsfunc.core.printing import brief, describe
 
 _HEADERS = {"13": "cu13", "12": "cuda_runtime"}  # where pip keeps those of each version of CUDA
-_TYPES = {
+TYPES = {
     mx.bool_: "bool", mx.uint8: "unsigned char", mx.int8: "signed char", mx.uint16: "unsigned short",
     mx.int16: "short", mx.uint32: "unsigned int", mx.int32: "int", mx.uint64: "unsigned long",
     mx.int64: "long", mx.float16: "__half", mx.bfloat16: "__nv_bfloat16", mx.float32: "float",
@@ -187,22 +187,29 @@ def source(
         lengths += [f"int {length}" for length in each]
         lines.append(f"const int {array}_shape[] = {{{', '.join(each)}}};")
     lines += [f"constexpr int {array}_ndim = {ndim};" for array, _, ndim in inputs if f"{array}_ndim" in words]
-    bounds = ""
+    declarations, bounds = declared(constants)
+    lines += declarations
+    given = [f"param_{i}" for i in range(numbers)]
+    if given:
+        lines.append(f"const int params[] = {{{', '.join(given)}}};")
+    arrays = [f"const {TYPES[dtype]}* {array}" for array, dtype, _ in inputs]
+    arrays += [f"{TYPES[dtype]}* {array}" for array, dtype in outputs]
+    scalars = [*lengths, *(f"int {word}" for word in given)]
+    signature = f'extern "C" __global__ void {bounds}{name}({", ".join([*arrays, *scalars])})'
+    return "\n".join([_PROLOGUE, header, signature, "{", *lines, body, "}", ""]), sized
+
+
+def declared(constants: Sequence[Constant]) -> tuple[list[str], str]:
+    """The lines that tell a kernel its constants, and the bounds that stand before its name."""
+    lines, bounds = [], ""
     for constant, value in constants:
         if constant == RESIDENT:
             bounds = f"__launch_bounds__({_MOST_THREADS}, {value}) "
         elif isinstance(value, mx.Dtype):
-            lines.append(f"using {constant} = {_TYPES[value]};")
+            lines.append(f"using {constant} = {TYPES[value]};")
         else:
             lines.append(f"constexpr {'bool' if isinstance(value, bool) else 'int'} {constant} = {int(value)};")
-    given = [f"param_{i}" for i in range(numbers)]
-    if given:
-        lines.append(f"const int params[] = {{{', '.join(given)}}};")
-    arrays = [f"const {_TYPES[dtype]}* {array}" for array, dtype, _ in inputs]
-    arrays += [f"{_TYPES[dtype]}* {array}" for array, dtype in outputs]
-    scalars = [*lengths, *(f"int {word}" for word in given)]
-    signature = f'extern "C" __global__ void {bounds}{name}({", ".join([*arrays, *scalars])})'
-    return "\n".join([_PROLOGUE, header, signature, "{", *lines, body, "}", ""]), sized
+    return lines, bounds
 
 
 def machine_code(text: str, with_nvrtc: Compiler) -> bytes:

@@ -33,19 +33,26 @@ class Leaves:
     """Trees of lists, tuples and dicts, whose arrays are taken out; everything else stays, if it holds no arrays.
 
     An array that is there twice is taken once, since ``mx.vjp`` knows one cotangent for the results that are the same.
+
+    Args:
+        by_place: To take an array as often as it is there, and those of dicts in the order of their sorted keys, so
+            that trees with the same keys give their arrays in the same order.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_place: bool = False) -> None:
         self.arrays: list[mx.array] = []
+        self.names: list[str] = []  # where each was first: keys, fields and positions behind the name of its tree
         self._at: dict[int, int] = {}
+        self._by_place = by_place
 
-    def take(self, op: str, name: str, tree: Any, depth: int = 0) -> Any:
+    def take(self, op: str, name: str, tree: Any, depth: int = 0, place: str = "") -> Any:
         """The tree with places in the order of `arrays` where arrays were."""
-        kind = type(tree)
+        kind, place = type(tree), place or name
         if is_a(tree, mx.array):
-            if id(tree) not in self._at:
+            if id(tree) not in self._at or self._by_place:
                 self._at[id(tree)] = len(self.arrays)
                 self.arrays.append(tree)
+                self.names.append(place)
             return _Place(self._at[id(tree)])
         named = is_a(tree, tuple) and hasattr(tree, "_fields")
         if kind is list or kind is tuple or kind is dict or named:
@@ -54,10 +61,15 @@ class Leaves:
                     f"{op}: {name} is nested too deep; got {describe(tree)}, expected at most {_DEEPEST} levels"
                 )
             if kind is dict:
-                return {k: self.take(op, name, t, depth + 1) for k, t in tree.items()}
+                keys = sorted(tree, key=str) if self._by_place else tree
+                made = {k: self.take(op, name, tree[k], depth + 1, f"{place}.{k}") for k in keys}
+                return {k: made[k] for k in tree}
             entries = tuple.__iter__(tree) if named else tree  # whatever a class that derives from a NamedTuple says
-            made = [self.take(op, name, t, depth + 1) for t in entries]
-            return _Named(kind, made) if named else kind(made)
+            steps = tree._fields if named else range(len(tree))
+            taken = [
+                self.take(op, name, t, depth + 1, f"{place}.{step}") for step, t in zip(steps, entries, strict=True)
+            ]
+            return _Named(kind, taken) if named else kind(taken)
         if is_a(tree, (list, tuple, dict, Iterator)) or _holds_arrays(tree):
             raise TypeError(
                 f"{op}: {name} holds a collection or object whose arrays cannot be followed; got {a_kind(tree)}, "

@@ -10,6 +10,7 @@ import mlx.nn as stock
 
 import mpsfunc as mf
 from mpsfunc.convolution import fully_connected
+from mpsfunc.core import launch
 from mpsfunc.core.printing import describe
 from mpsfunc.nn import folding, laying_out
 from mpsfunc.nn.drop_in import DropIn, Fusing
@@ -29,7 +30,7 @@ class Linear(Fusing, stock.Linear):
 
     def takes(self, x: mx.array) -> bool:
         """On the CPU."""
-        return super().takes(x) and mx.default_device() == mx.Device(mx.cpu)
+        return super().takes(x) and launch.backend(launch.resolve(None)) == "cpu"
 
     def run(self, x: mx.array, neuron: mf.Neuron | None = None, add: mx.array | None = None) -> mx.array:
         """What a call computes with mpsfunc's functions: the product, plus ``add``, then the activation."""

@@ -7,10 +7,9 @@ from typing import Any
 import mlx.core as mx
 
 import mpsfunc as mf
-from mpsfunc.core import lazy
+from mpsfunc.core import launch, lazy
 from mpsfunc.nn.following import Following
 
-_CPU = mx.Device(mx.cpu)
 _SUMMED = mx.float32, mx.float16, mx.bfloat16
 
 
@@ -30,7 +29,7 @@ def read(x: mx.array, following: Following | None = None, reader: Any = None) ->
         following: Of the layer. Default: sums stay.
         reader: The layer. Default: none is told of.
     """
-    if mx.default_device() != _CPU:
+    if launch.backend(launch.resolve(None)) != "cpu":
         return x
     factors = lazy.channel_factors(x)
     folding = following is not None and following.folding

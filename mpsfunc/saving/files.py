@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar, overload
 
 import mlx.core as mx
@@ -58,7 +57,7 @@ def save(path: str | os.PathLike[str], tree: object) -> None:
     """
     name = places.name_of("save", path)
     with places.errors("save", name):
-        target, before = places.destination(name)
+        target, before = places.destination("save", name)
     encoder = trees.Encoder()
     text = encoder.text(tree)
     arrays = encoder.arrays
@@ -79,30 +78,7 @@ def save(path: str | os.PathLike[str], tree: object) -> None:
         file.flush()
 
     with places.errors("save", name):
-        _put(name, target, before, write)
-
-
-def _put(name: str, target: str, before: os.stat_result | None, write: Callable[[io.BufferedWriter], None]) -> None:
-    """Writes a file beside another one, and puts it in its place."""
-    folder = os.path.dirname(target)
-    beside = os.path.join(folder, f".mpsfunc-{os.urandom(8).hex()}.tmp")
-    try:
-        # What replaces a file is at no moment open to more users than that is.
-        made = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if before is None else 0o600)
-        with open(made, "wb") as file:
-            write(file)
-            if before is not None:
-                places.permit(made, before)
-            os.fsync(made)
-            at_last = places.regular(name, target)  # whatever was put there meanwhile
-            if at_last is not None and places.access(at_last) != places.access(before):
-                places.permit(made, at_last)
-        os.replace(beside, target)
-        places.sync(folder)  # the new name must reach the disk, too
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(beside)
-        raise
+        places.put("save", name, target, before, write)
 
 
 @overload
@@ -147,7 +123,7 @@ def load(path: str | os.PathLike[str], expected: type[_Expected] | None = None) 
     """
     name = places.name_of("load", path)
     try:
-        with places.errors("load", name), places.opened(name) as file:
+        with places.errors("load", name), places.opened("load", name) as file:
             tree: Tree = _read(file)
     except Refused as why:
         complaint, rule = why.args

@@ -1,4 +1,4 @@
-"""Where files of trees lie: what a path leads to, what of it may be written or read, and whom the file is open to."""
+"""Where files lie: what a path leads to, what of it may be written or read, and whom the file is open to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import errno
 import io
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from mpsfunc.core.arguments import is_a, text
@@ -15,7 +15,10 @@ from mpsfunc.core.printing import brief, describe
 from mpsfunc.saving.safetensors import Refused
 
 _LINKS = 40  # behind one another, as Linux follows
-_WRITTEN, _READ = "a new name or a file's", "a file that save wrote"
+_EXPECTED = {
+    **dict.fromkeys(("save", "export"), "a new name or a file's"),
+    **{"load": "a file that save wrote", "exported": "a file that export or MLX wrote"},
+}
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISLNK, "a symbolic link loop"),
@@ -40,7 +43,7 @@ def name_of(op: str, path: Any) -> str:
             f"{op}: no file has such a name; got path={describe(name)}, expected characters of file names"
         ) from None
     if os.path.basename(name) in ("", ".", ".."):
-        raise ValueError(f"{op}: path names no file; got path={describe(name)}, expected {_rule(op)}")
+        raise ValueError(f"{op}: path names no file; got path={describe(name)}, expected {_EXPECTED[op]}")
     return name
 
 
@@ -54,11 +57,11 @@ def errors(op: str, name: str) -> Iterator[None]:
             raise
         if error.errno == errno.ELOOP:
             raise ValueError(_leads(op, name, "a symbolic link loop")) from None
-        done = "written" if op == "save" else "read"
+        done = "written" if op in ("save", "export") else "read"
         raise OSError(error.errno, f"{op}: the file cannot be {done}: {error.strerror}", brief(name)) from error
 
 
-def destination(name: str) -> tuple[str, os.stat_result | None]:
+def destination(op: str, name: str) -> tuple[str, os.stat_result | None]:
     """The file that a path means, behind all links, and what is there: None where it is new.
 
     Its folder has no links left, so that nothing which is exchanged later leads elsewhere.
@@ -67,27 +70,27 @@ def destination(name: str) -> tuple[str, os.stat_result | None]:
     for _ in range(_LINKS):
         folder, last = os.path.split(at)
         if last in ("", ".", ".."):  # a link can end so, too
-            raise ValueError(f"save: path names no file; got path={describe(name)}, expected {_WRITTEN}")
-        target = os.path.join(_folder(folder or "."), last)
+            raise ValueError(f"{op}: path names no file; got path={describe(name)}, expected {_EXPECTED[op]}")
+        target = os.path.join(_folder(op, folder or "."), last)
         try:
             if not stat.S_ISLNK(os.lstat(target).st_mode):
-                return target, regular(name, target)
+                return target, regular(op, name, target)
         except FileNotFoundError:
             return target, None
         at = os.path.join(os.path.dirname(target), os.readlink(target))
-    raise ValueError(_leads("save", name, "a symbolic link loop"))
+    raise ValueError(_leads(op, name, "a symbolic link loop"))
 
 
-def _folder(folder: str) -> str:
+def _folder(op: str, folder: str) -> str:
     try:
         if not stat.S_ISDIR(os.stat(folder).st_mode):  # before names are put together: no file has a ".."
-            raise NotADirectoryError(errno.ENOTDIR, "save: this is no folder", brief(folder))
+            raise NotADirectoryError(errno.ENOTDIR, f"{op}: this is no folder", brief(folder))
     except FileNotFoundError:
-        raise FileNotFoundError(errno.ENOENT, "save: there is no such folder", brief(folder)) from None
+        raise FileNotFoundError(errno.ENOENT, f"{op}: there is no such folder", brief(folder)) from None
     return os.path.realpath(folder, strict=True)
 
 
-def regular(name: str, target: str) -> os.stat_result | None:
+def regular(op: str, name: str, target: str) -> os.stat_result | None:
     """What is known of the file there; None where there is none, and an error where it is none to be replaced."""
     try:
         about = os.lstat(target)
@@ -95,7 +98,7 @@ def regular(name: str, target: str) -> os.stat_result | None:
         return None
     if stat.S_ISREG(about.st_mode):
         return about
-    raise ValueError(_leads("save", name, _kind(about)))
+    raise ValueError(_leads(op, name, _kind(about)))
 
 
 def _kind(about: os.stat_result) -> str:
@@ -103,11 +106,36 @@ def _kind(about: os.stat_result) -> str:
 
 
 def _leads(op: str, name: str, kind: str) -> str:
-    return f"{op}: path leads to {kind}; got path={describe(name)}, expected {_rule(op)}"
+    return f"{op}: path leads to {kind}; got path={describe(name)}, expected {_EXPECTED[op]}"
 
 
-def _rule(op: str) -> str:
-    return _WRITTEN if op == "save" else _READ
+def put(
+    op: str,
+    name: str,
+    target: str,
+    before: os.stat_result | None,
+    write: Callable[[io.BufferedWriter], None],
+) -> None:
+    """Writes a file beside another one, and puts it in its place."""
+    folder = os.path.dirname(target)
+    beside = os.path.join(folder, f".mpsfunc-{os.urandom(8).hex()}.tmp")
+    try:
+        # What replaces a file is at no moment open to more users than that is.
+        made = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if before is None else 0o600)
+        with open(made, "wb") as file:
+            write(file)
+            if before is not None:
+                permit(made, before)
+            os.fsync(made)
+            at_last = regular(op, name, target)  # whatever was put there meanwhile
+            if at_last is not None and access(at_last) != access(before):
+                permit(made, at_last)
+        os.replace(beside, target)
+        sync(folder)  # the new name must reach the disk, too
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        raise
 
 
 def access(about: os.stat_result | None) -> tuple[int, int, int] | None:
@@ -144,12 +172,12 @@ def sync(folder: str) -> None:
         os.close(opened)
 
 
-def opened(name: str) -> io.BufferedReader:
+def opened(op: str, name: str) -> io.BufferedReader:
     """A file for reading; nothing else is opened, since a pipe keeps its reader waiting and a device may act."""
 
     def checked(about: os.stat_result) -> None:
         if not stat.S_ISREG(about.st_mode):
-            raise Refused(f"path leads to {_kind(about)}", _READ)
+            raise Refused(f"path leads to {_kind(about)}", _EXPECTED[op])
 
     checked(os.stat(name))
     file = open(os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")

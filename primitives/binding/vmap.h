@@ -55,6 +55,9 @@ class GpuKernel : public mx::Primitive {
   Mapped vmap(const std::vector<mx::array>&, const std::vector<int>&) override {
     return dropped(stream(), shapes_, dtypes_);
   }
+  std::vector<mx::array> as_mlx_makes_it(const std::vector<mx::array>& inputs) const {
+    return mx::array::make_arrays(shapes_, dtypes_, kernel_, inputs);
+  }
   // Its own: by that of MLX's kernel mx.export_function would take it for one, and read what is not there.
   const char* name() const override { return "mpsfunc::GpuKernel"; }
 

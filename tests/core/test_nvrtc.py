@@ -85,7 +85,7 @@ def test_statistics_are_to_have_company() -> None:
 
 
 def test_every_dtype_of_a_gpu_has_its_name() -> None:
-    assert core_nvrtc._TYPES == {
+    assert core_nvrtc.TYPES == {
         mx.bool_: "bool", mx.int8: "signed char", mx.int16: "short", mx.int32: "int", mx.int64: "long",
         mx.uint8: "unsigned char", mx.uint16: "unsigned short", mx.uint32: "unsigned int", mx.uint64: "unsigned long",
         mx.float16: "__half", mx.bfloat16: "__nv_bfloat16", mx.float32: "float",
