@@ -18,7 +18,9 @@ from mpsfunc.core.launch import Gpu, KernelLaunch
 from mpsfunc.core.params import for_gpu
 from mpsfunc.exporting.shortening import shortened
 
-_MINE = re.compile(r"custom_kernel_(mpsfunc_\w+?_[0-9a-f]{10})(?:_|$)")
+_BEGUN = re.compile(r"custom_kernel_(mpsfunc_\w+?_[0-9a-f]{10})_")
+_FINISHED = re.compile(r"mpsfunc_(\w+)_[0-9a-f]{10}")
+_NAME = "mpsfunc_kernel"  # stands for a kernel's name in the text whose digest the name has
 _PROLOGUE = '#include "mlx/backend/cuda/device/utils.cuh"\n#include <cooperative_groups.h>\n'
 
 
@@ -27,7 +29,7 @@ class Kernels:
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
-        self._sources: dict[str, str] = {}  # CUDA's, by the names that stand for them while MLX writes
+        self._known: dict[str, tuple[str, str]] = {}  # bodies and CUDA's texts, by their names while MLX writes
 
     def node(self, of: KernelLaunch, arrays: Sequence[mx.array]) -> list[mx.array]:
         """The operation of one launch, which no GPU need be there for."""
@@ -48,33 +50,36 @@ class Kernels:
             "threadgroup": of.threadgroup,
             "stream": mx.gpu,
         }
+        text = ""
         if self.gpu == "metal":
-            name = f"mpsfunc_{of.body}_{_digest(header, body)}"
             how["template"] = list(constants)
-        else:
+        else:  # what MLX makes of the body without its header is for Metal, and exchanged later
             text = _cuda(header, body, list(zip(names, given, strict=True)), of, constants)
-            name = f"mpsfunc_{of.body}_{_digest(text)}"
-            self._sources[name] = text.replace("mpsfunc_kernel", f"custom_kernel_{name}", 1)
             header = ""
+        name = f"mpsfunc_{of.body}_{_digest(text or header + body)}"
+        self._known[name] = of.body, text
         return list(_kernel(name, names, of.outputs, header, body)(inputs=given, **how))
 
     def finished(self, name: str, source: str) -> tuple[str, str]:
-        """The name and the text that a kernel has in the file."""
-        match = _MINE.match(name)
-        if self.gpu == "cuda" and match is not None:
-            return f"custom_kernel_{match[1]}", self._sources[match[1]]
-        return name, source
+        """The name and the text that a kernel has in the file; those of others' kernels stay."""
+        match = _BEGUN.match(name)
+        if match is None or match[1] not in self._known:
+            return name, source
+        body, text = self._known[match[1]]
+        text = text or source.replace(name, _NAME)
+        named = f"mpsfunc_{body}_{_digest(text)}"
+        return named, text.replace(_NAME, named)
 
 
 def body_of(name: str) -> str:
     """What a kernel of ours is called in ``metal/``; the whole name of another."""
-    match = _MINE.match(name)
-    return name if match is None else match[1].removeprefix("mpsfunc_")[:-11]
+    match = _FINISHED.fullmatch(name)
+    return name if match is None else match[1]
 
 
 @functools.cache
 def _text(body: str, metal: bool) -> tuple[str, str]:
-    return shortened(texts.header(body, metal=metal), texts.body(body))
+    return shortened(texts.header(body, metal=metal), texts.body(body), cuda=not metal)
 
 
 @functools.cache
@@ -84,8 +89,8 @@ def _kernel(name: str, inputs: tuple[str, ...], outputs: tuple[str, ...], header
     )
 
 
-def _digest(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:10]
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 def _cuda(
@@ -107,6 +112,6 @@ def _cuda(
             parameters.append(f"const __grid_constant__ int {name}_ndim")
     parameters += [f"{nvrtc.TYPES[d]}* {name}" for name, (_, d) in zip(of.outputs, of.results, strict=True)]
     lines, bounds = nvrtc.declared(constants)
-    signature = f"__global__ void {bounds}mpsfunc_kernel({', '.join(parameters)})"
+    signature = f"__global__ void {bounds}{_NAME}({', '.join(parameters)})"
     end = "}\n}\n"
     return "\n".join([_PROLOGUE + header, "namespace mlx::core::cu {", f"{signature} {{", *lines, body, end])
