@@ -101,6 +101,5 @@ def traced(path: str, function: Callable[..., Any], given: Sequence[Call], kerne
 
 def _said(primitive: str) -> str:
     """An operation that cannot be written, and why it is there."""
-    if primitive.startswith("mpsfunc::"):
-        return f"{primitive}, of an array that was not evaluated before"
-    return primitive
+    ours = primitive.startswith("mpsfunc::") or primitive[:1].islower()  # names of MLX's begin with a capital
+    return f"{primitive}, of an array that was not evaluated before" if ours else primitive

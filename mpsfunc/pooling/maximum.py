@@ -270,8 +270,9 @@ def max_pool_indices(state: MaxPoolState, *, stream: StreamLike = None) -> mx.ar
         codes = state.winners.astype(mx.uint32)
         lost = codes >= taps
         tap = mx.where(lost, 0, codes).astype(mx.int32)
-        h = mx.array(starts(rows), mx.int32)[None, :, None, None] + tap // cols.size * rows.dilation
-        w = mx.array(starts(cols), mx.int32)[None, None, :, None] + tap % cols.size * cols.dilation
+        down, across = mx.divmod(tap, cols.size)
+        h = mx.array(starts(rows), mx.int32)[None, :, None, None] + down * rows.dilation
+        w = mx.array(starts(cols), mx.int32)[None, None, :, None] + across * cols.dilation
         at = mx.clip(h, 0, rows.n_in - 1) * cols.n_in + mx.clip(w, 0, cols.n_in - 1)
         return mx.where(lost, -1, at).astype(mx.int32)
 

@@ -10,9 +10,18 @@
 
 #include "binding/vmap.h"
 #include "mlx/array.h"
+#include "mlx/ops.h"
 #include "mlx/primitives.h"
 
 namespace mpsf {
+
+// Values as MLX writes them: it takes the bytes of any array for those of one whose elements follow each other.
+inline mx::array as_written(const mx::array& a) {
+  if (a.is_tracer() || !a.is_available() || a.flags().row_contiguous || a.size() == 0) return a;
+  mx::array copy = mx::contiguous(a);
+  copy.eval();
+  return copy;
+}
 
 // The same values without custom functions, which only hand on what their function made, without copies that change
 // the layout alone, and with MLX's own kernels in place of `GpuKernel`.
@@ -56,7 +65,7 @@ inline std::vector<mx::array> exportable(const std::vector<mx::array>& outputs) 
     const size_t before = left.size();
     if (!made.count(a.id())) {
       if (!a.has_primitive()) {
-        made.insert({a.id(), a});
+        made.insert({a.id(), as_written(a)});
       } else {
         for (const mx::array& in : a.inputs()) {
           if (!made.count(in.id())) left.push_back(in);
