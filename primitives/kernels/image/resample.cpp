@@ -124,11 +124,29 @@ void read_lists(const Tensor& table, int count, int n_in, int64_t step, Lists<A>
   }
 }
 
-// out[i] is the sum over two lists at once.
+// out[i] is the sum over two lists at once. Of few entries, places and weights stay in registers.
 template <typename T, typename A, typename Rows, typename Cols>
 MPSF_INLINE void mix_both(const T* from, const Entry<A>* rows, Rows row_count, const Entry<A>* cols, Cols col_count,
                           int64_t length, T* out, bool streamed) {
   constexpr int L = lanes<A>;
+  if constexpr (is_constant<Rows> && is_constant<Cols>) {
+    constexpr int R = Rows(), C = Cols();
+    const T* places[R * C];
+    Vec<A> weights[R * C];
+    for (int i = 0; i < R * C; ++i) {
+      places[i] = from + rows[i / C].at + cols[i % C].at;
+      weights[i] = splat(rows[i / C].weight * cols[i % C].weight);
+    }
+    return for_vectors<A>(
+        length, [&]<int N>(int64_t at, int n) __attribute__((always_inline)) {
+          Vec<A> sum[N];
+          for (int v = 0; v < N; ++v) sum[v] = load_some(places[0] + at + v * L, n) * weights[0];
+          for (int i = 1; i < R * C; ++i) {
+            for (int v = 0; v < N; ++v) sum[v] += load_some(places[i] + at + v * L, n) * weights[i];
+          }
+          for (int v = 0; v < N; ++v) store_result(out + at + v * L, sum[v], n, streamed);
+        });
+  }
   for_vectors<A>(length, [=]<int N>(int64_t at, int n) {
     Vec<A> sum[N];
     for (int v = 0; v < N; ++v) {
@@ -249,9 +267,10 @@ void mixed(const Call& call) {
           if (col + ahead < cols && col_lists.size(col + ahead) > 0) {
             ask_ahead(source, taps, count, col_lists.begin(col + ahead)[0].at, channels * col_lists.size(col + ahead));
           }
-          for_counts<sizeof(A) == 4>(count, col_lists.size(col), [&](auto row_count, auto col_count) {
-            mix_both(source, taps, row_count, reads, col_count, length, out, streamed);
-          });
+          for_counts<sizeof(A) == 4>(
+              count, col_lists.size(col), [&](auto row_count, auto col_count) __attribute__((always_inline)) {
+                mix_both(source, taps, row_count, reads, col_count, length, out, streamed);
+              });
           continue;
         }
         for_count(col_lists.size(col),

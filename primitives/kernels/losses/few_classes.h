@@ -32,7 +32,7 @@ void hot_block(const Job<T> &job, int64_t first, int64_t count, Acc<T> *room) {
       entries, [&](int64_t i, int) __attribute__((always_inline)) {
         const Vec<A> less = load(y + i) - load(of_pixel + i);
         store(y + i, less);
-        store(e + i, exp(less));
+        store(e + i, exp_below(less));
       });
   sum_of_each(e, count, length, sum);
   for (int64_t k = 0; k < count; ++k) own[k] = job.pixel_weights ? job.pixel_weights[first + k] : job.weight;

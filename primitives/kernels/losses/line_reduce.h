@@ -37,7 +37,7 @@ MPSF_INLINE double exponentials(X x, int64_t length, A largest, A* room) {
   LaneSum<A> sum;
   along<A>(
       length, [&](int64_t i, int n) __attribute__((always_inline)) {
-        const Vec<A> e = exp(load_some(x + i, n) - largest);
+        const Vec<A> e = exp_below(load_some(x + i, n) - largest);
         if (room) store(room + i, e);
         sum.add(n == L ? e : filled_from<A>(e, n, A(0)));
       });
@@ -49,20 +49,35 @@ MPSF_INLINE double exponentials(X x, int64_t length, A largest, A* room) {
 template <typename A>
 constexpr int64_t kFewEntries = 4 * lanes<A>;
 constexpr int64_t kBlockLines = 64;
+// Up to so many entries the steps for one line are unrolled.
+constexpr int64_t kUnrolled = 10;
+
+// Whether lines that fill fewer than so many vectors are worked on so, and longer ones: without masks the numbers of a
+// broken vector move one by one, which takes longer.
+template <typename A>
+bool few_entries(int64_t length, int64_t vectors = 1) {
+  constexpr int64_t L = lanes<A>;
+#if defined(__AVX512BW__)
+  return length < vectors * L;
+#else
+  return length < vectors * L || (length % L != 0 && length < 2 * L) || length <= smaller(L, kUnrolled);
+#endif
+}
 
 template <int64_t N>
 struct Fixed {
   constexpr operator int64_t() const { return N; }
 };
 
-// Calls f with a length, which is a constant if it is very small.
-template <typename F>
+// Calls f with a length, which is a constant if it is small.
+template <int64_t N = 1, typename F>
 MPSF_INLINE void of_length(int64_t length, const F& f) {
-  if (length == 1) return f(Fixed<1>{});
-  if (length == 2) return f(Fixed<2>{});
-  if (length == 3) return f(Fixed<3>{});
-  if (length == 4) return f(Fixed<4>{});
-  f(length);
+  if constexpr (N > kUnrolled) {
+    f(length);
+  } else {
+    if (length == N) return f(Fixed<N>{});
+    of_length<N + 1>(length, f);
+  }
 }
 
 // What f makes of the entries of each line, from the first on.

@@ -161,7 +161,7 @@ MPSF_INLINE double pixel(const Job<T>& job, int64_t from, const Target* t, Acc<T
     along_made(
         gradient, length, job.gradient_streamed, [&](int64_t i, int n, bool past) __attribute__((always_inline)) {
           const Vec<A> v = weight(i, n), target = smoothed(i, n);
-          const Vec<A> p = (kept ? load(room + i) : exp(load_some(y + i, n) - largest)) * all;
+          const Vec<A> p = (kept ? load(room + i) : exp_below(load_some(y + i, n) - largest)) * all;
           store_result(gradient + i, Exact ? (p - v * target) * scale : v * (p - target), n, past);
         });
   }
@@ -199,7 +199,7 @@ MPSF_INLINE double hot_pixel(const Job<T>& job, int64_t from, int64_t label, Acc
     T* const gradient = job.gradient + from;
     along_made(
         gradient, length, job.gradient_streamed, [&](int64_t i, int n, bool past) __attribute__((always_inline)) {
-          Vec<A> p = (kept ? load(room + i) : exp(load_some(y + i, n) - largest)) * all;
+          Vec<A> p = (kept ? load(room + i) : exp_below(load_some(y + i, n) - largest)) * all;
           const int64_t lane = label - i;
           if (lane >= 0 && lane < n) p = less_at<A>(p, lane, Exact ? at_label : A(1));
           store_result(gradient + i, p * (Exact ? splat(scale) : w ? load_some(w + i, n) : splat(own)), n, past);

@@ -46,7 +46,7 @@ MPSF_INLINE void columns(X x, const Lines& lines, int n, Acc<T>* room, T* y, boo
   }
   for (int64_t i = 0; i < lines.length; ++i) {
     for (int v = 0; v < N; ++v) {
-      const Vec<A> e = exp(load_some(x + i * lines.inner + v * L, n) - most[v]);
+      const Vec<A> e = exp_below(load_some(x + i * lines.inner + v * L, n) - most[v]);
       if (kept) store(room + (i * N + v) * L, e);
       sums[v].add(e);
     }
@@ -59,7 +59,7 @@ MPSF_INLINE void columns(X x, const Lines& lines, int n, Acc<T>* room, T* y, boo
       if constexpr (Log) {
         store_result(y + at, load_some(x + at, n) - most[v] - last[v], n, streamed);
       } else {
-        const Vec<A> e = kept ? load(room + (i * N + v) * L) : exp(load_some(x + at, n) - most[v]);
+        const Vec<A> e = kept ? load(room + (i * N + v) * L) : exp_below(load_some(x + at, n) - most[v]);
         store_result(y + at, e * last[v], n, streamed);
       }
     }
@@ -107,7 +107,7 @@ void forward(const Call& call) {
     const From<T> x{data<T>(call.in[0])};
     T* y = data<T>(out);
     const bool streamed = out.streamed && (lines.inner == 1 || lines.inner % lanes<A> == 0);
-    if (lines.inner == 1 && lines.length < (Log ? 2 : 1) * lanes<A>) {
+    if (lines.inner == 1 && few_entries<A>(lines.length, Log ? 2 : 1)) {
       return over_few<A>(lines, 3, [&](int64_t from, int64_t count, A* room) {
         few<Log>(x + from, count, lines.length, room, y + from, streamed);
       });
@@ -249,7 +249,7 @@ void backward(const Call& call) {
       for (int k = 0; k < I; ++k) v[k] = load_some(in[k] + at, n);
       if constexpr (kPasses == 2) v[0] = v[0] - centre;
     };
-    if (lines.inner == 1 && lines.length < L) {
+    if (lines.inner == 1 && few_entries<A>(lines.length)) {
       return over_few<A>(lines, S + 1, [&](int64_t from, int64_t count, A* room) {
         const int64_t entries = count * lines.length, size = kBlockLines * lines.length + L;
         A *const centre = room + S * size, *const each = centre + size;

@@ -45,7 +45,7 @@ void few(X x, int64_t count, int64_t length, Acc<Y>* room, Y* y, bool streamed) 
       entries, [&](int64_t i, int) __attribute__((always_inline)) {
         const Vec<A> less = load(in + i) - load(spread_out + i);
         if (Log) store(in + i, less);
-        store(made + i, exp(less));
+        store(made + i, exp_below(less));
       });
   sum_of_each(made, count, length, each);
   along<A>(
@@ -73,7 +73,7 @@ MPSF_INLINE void short_row(X x, int64_t length, Y* y, bool streamed) {
   const A largest = largest_of<A>(most);
   for (int i = 0; i < N; ++i) {
     v[i] = v[i] - largest;
-    const Vec<A> e = exp(v[i]);
+    const Vec<A> e = exp_below(v[i]);
     sum += e;
     if (!Log) v[i] = e;
   }
@@ -112,7 +112,7 @@ MPSF_INLINE void long_row(X x, int64_t length, Acc<Y>* room, Y* y, bool streamed
     const A share = static_cast<A>(1 / total);
     along_made(
         y, length, streamed, [&](int64_t i, int n, bool past) __attribute__((always_inline)) {
-          const Vec<A> e = kept ? load(room + i) : exp(load_some(x + i, n) - largest);
+          const Vec<A> e = kept ? load(room + i) : exp_below(load_some(x + i, n) - largest);
           store_result(y + i, e * share, n, past);
         });
   }

@@ -178,6 +178,10 @@ template <int N>
 struct Constant {
   constexpr operator int() const { return N; }
 };
+template <typename Count>
+constexpr bool is_constant = false;
+template <int N>
+constexpr bool is_constant<Constant<N>> = true;
 
 // Calls f with the two counts as constants where windows are small, so that their loops unroll, if that is asked for.
 template <bool Unrolled, typename F>

@@ -7,6 +7,8 @@
 //   absolute, at_most, at_least, without_infinity         NaN stays
 //   reciprocal                                            1 / x of a normal number
 //   filled(like, value)                                   a vector of one value
+//
+// And for CPUs alone exp_below, e ** x of numbers that are not above 0.
 #pragma once
 #include "kernels/vector/simd.h"
 
@@ -146,12 +148,52 @@ MPSF_INLINE Vec<float> decay(Vec<float> x) {
 
 #else
 
+// 2 ** kMoved, by which powers are larger until the end: e ** -105 is below the normal numbers.
+constexpr int kMoved = 64;
+
+#if defined(__AVX2__)
+
+// The bits of 2 ** (i / 8 + kMoved), less i in the place where those of `moved` are added, which end in i.
+alignas(32) constexpr uint32_t kEighths[8] = {0x5f800000, 0x5f7b95c2, 0x5f7837f0, 0x5f75fed7,
+                                              0x5f7504f3, 0x5f75672a, 0x5f7744fd, 0x5f7ac0c7};
+
+// As with sixteenths.
 MPSF_INLINE Vec<float> decay(Vec<float> x) {
-  const auto [n, r] = reduced(at_least(bit_cast<Vec<float>>(bit_cast<Bits32>(x) | 0x80000000), -105));
-  return scaled(exp_rest(r) * (r * r) + r + 1, n);
+  const Vec<float> least = at_least(bit_cast<Vec<float>>(bit_cast<Bits32>(x) | 0x80000000), -105);
+  const Vec<float> moved = fused(least, splat(1.44269504f), splat(0x1.8p20f)), n = moved - 0x1.8p20f;
+  const Vec<float> r = fused(n, splat(-kRestOf2), fused(n, splat(-kLogOf2), least));
+  Bits32 eighths;
+  memcpy(&eighths, kEighths, sizeof(eighths));
+  const auto found = _mm256_permutevar8x32_epi32(bit_cast<__m256i>(eighths), bit_cast<__m256i>(moved));
+  const Vec<float> power = bit_cast<Vec<float>>((bit_cast<Bits32>(moved) << 20) + bit_cast<Bits32>(found));
+  const Vec<float> more = ((r * 0.166666667f + 0.500064781f) * r + 1) * r;
+  return (more * power + power) * 0x1p-64f;
+}
+
+#else
+
+// One power of 2 takes the whole exponent: x is not above 0.
+MPSF_INLINE Vec<float> decay(Vec<float> x) {
+  constexpr float kRounding = 0x1.8p23f + 127 + kMoved;  // a sum with n ends in the exponent of 2 ** (n + kMoved)
+  const Vec<float> least = at_least(bit_cast<Vec<float>>(bit_cast<Bits32>(x) | 0x80000000), -105);
+  const Vec<float> moved = fused(least, splat(1.44269504f), splat(kRounding)), n = moved - kRounding;
+  const Vec<float> r = fused(n, splat(-kRestOf2), fused(n, splat(-kLogOf2), least));
+  const Vec<float> power = bit_cast<Vec<float>>(bit_cast<Bits32>(moved) << 23);
+  return (exp_rest(r) * (r * r) + r + 1) * power * 0x1p-64f;
 }
 
 #endif
+
+#endif
+
+// Of numbers less their largest.
+MPSF_INLINE Vec<float> exp_below(Vec<float> x) {
+#if defined(__AVX512F__)
+  return exp(x);
+#else
+  return decay(x);
+#endif
+}
 
 MPSF_INLINE Vec<float> exp_m1(Vec<float> x) {
   const auto [n, r] = reduced(at_least(at_most(x, 89), -86));
@@ -228,6 +270,7 @@ MPSF_INLINE Vec<double> exp(Vec<double> x) {
   return by_lane(x, [](double v) { return __builtin_exp(v); });
 }
 MPSF_INLINE Vec<double> decay(Vec<double> x) { return exp(-absolute(x)); }
+MPSF_INLINE Vec<double> exp_below(Vec<double> x) { return exp(x); }
 MPSF_INLINE Vec<double> exp_m1(Vec<double> x) {
   return by_lane(x, [](double v) { return __builtin_expm1(v); });
 }
