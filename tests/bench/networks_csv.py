@@ -31,7 +31,8 @@ class Machine(NamedTuple):
     """What a cell is measured on, and with.
 
     Fields:
-        kind: In the names of files: "amd", "intel", or of a GPU "h100".
+        kind: In the names of files: "amd" or "intel" where its instructions for bfloat16 are used, otherwise with the
+            set, as in "amd_avx2"; of a GPU "h100".
         name: Of the processor or the GPU.
         isa: The instruction set that mpsfunc uses, or the GPU's driver.
         bfloat16_by: The instructions that multiply bfloat16 as it is: "amx", "avx512_bf16" or nothing.
@@ -65,9 +66,13 @@ def machine(on_gpu: bool, commit: str | None = None) -> Machine:
     info = Path("/proc/cpuinfo").read_text()
     flags = set(re.findall(r"\w+", next((line for line in info.splitlines() if line.startswith("flags")), "")))
     by = "amx" if "amx_bf16" in flags else "avx512_bf16" if "avx512_bf16" in flags else ""
-    return Machine(
-        report.vendor(), facts["processor"], facts["instruction set used"], by, facts["packages"], commit, facts["date"]
-    )
+    isa = facts["instruction set used"]
+    return Machine(kind_of(isa, by), facts["processor"], isa, by, facts["packages"], commit, facts["date"])
+
+
+def kind_of(isa: str, bfloat16_by: str) -> str:
+    """The kind of this processor with an instruction set: each has tables of its own, whose rows are comparable."""
+    return report.vendor() if isa == bfloat16_by else f"{report.vendor()}_{isa}"
 
 
 def last_change(root: Path = _ROOT) -> str:

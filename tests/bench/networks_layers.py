@@ -155,7 +155,8 @@ def write(
     method = _METHOD.format(network=args.layers, batches=shown, rounds=rounds, peaks=told, left=left)
     facts = {"processor": machine.name, "instruction set used": machine.isa, "packages": machine.packages}
     facts |= {"commit": machine.commit, "date": machine.date}
-    parts = [f"# Layers of {args.layers}: {machine.kind}", method, report.table(["machine", ""], facts.items())]
+    title = f"# Layers of {args.layers}: {machine.kind.replace('_', ', ')}"
+    parts = [title, method, report.table(["machine", ""], facts.items())]
     sums, body = [], []
     for batch in batches:
         for dtype in whole.DTYPES:

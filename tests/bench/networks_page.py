@@ -91,7 +91,7 @@ def write(table: Path) -> str:
         float32=OF_FLOAT32,
     )
     name = table.stem
-    title = f"Whole networks on {'an NVIDIA GPU' if on_gpu else 'the CPU'}: {name.rpartition('_')[2]}"
+    title = f"Whole networks on {'an NVIDIA GPU' if on_gpu else 'the CPU'}: {name.partition('_')[2].replace('_', ', ')}"
     said = f"{means} {report.counted(met, 'targets')}"
     head = ["network", "mode", "batch", "dtype", *(f"{side}, ms" for side in (OURS, EAGER, "compiled"))]
     head += ["compared with", "times as fast (95 %)", *(f"{side}, MB" for side in (OURS, EAGER, "compiled"))]

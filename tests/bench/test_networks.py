@@ -195,6 +195,17 @@ def test_what_a_table_has_of_this_machine_and_commit_is_not_measured_again(tmp_p
     assert not list(tmp_path.glob("*.part"))
 
 
+@pytest.mark.needs_cpu_module
+def test_instruction_sets_have_tables_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row takes the place of another of its cell, so those of two sets may not lie in one table."""
+    monkeypatch.setattr(networks_csv.report, "vendor", lambda: "amd")
+    assert networks_csv.kind_of("avx512_bf16", "avx512_bf16") == "amd"
+    sets = [("avx2", ""), ("avx512", "avx512_bf16"), ("avx512_bf16", "amx")]
+    assert [networks_csv.kind_of(*each) for each in sets] == ["amd_avx2", "amd_avx512", "amd_avx512_bf16"]
+    here = networks_csv.machine(False, "c0ffee")
+    assert here.kind == networks_csv.kind_of(here.isa, here.bfloat16_by)
+
+
 def test_a_run_that_is_begun_again_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where time was used up, and where it was interrupted."""
     asked: list[Cell] = []
@@ -272,6 +283,10 @@ def test_the_page_is_written_of_the_table_alone(tmp_path: Path) -> None:
     assert "mpsfunc is 2.83 times as fast as PyTorch eager in the geometric mean over 2 cells" in text
     assert "| small | 8 | float32 | 10 | 11 | 1 x | met |" in text
     assert "2 of 3 targets are met, 1 missed](networks_amd.svg)" in text
+    assert (tmp_path / "networks_amd.md").read_text(encoding="utf-8") == text
+    assert text.startswith("# Whole networks on the CPU: amd\n")
+    narrower = page(tmp_path, training, on=ZEN._replace(kind="amd_avx2", isa="avx2"))
+    assert narrower.startswith("# Whole networks on the CPU: amd, avx2\n")
     assert (tmp_path / "networks_amd.md").read_text(encoding="utf-8") == text
 
 
