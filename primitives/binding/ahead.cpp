@@ -9,7 +9,7 @@
 namespace mpsf {
 namespace {
 
-constexpr size_t kMostBytes = 16 << 20;
+constexpr size_t kMostBytes = 4 << 20;
 constexpr int kFewKernels = 2;  // however large: one that runs, and the next
 constexpr std::chrono::milliseconds kMoment{20};
 
