@@ -119,9 +119,9 @@ def conv_transpose1d(
 ) -> mx.array:
     """Transposed convolution of sequences: `conv_transpose` of images of one row, with padding in pixels.
 
-    ``y[n, m * stride - before + q * dilation, o]`` collects ``w[o,q,i] * x[n,m,i]``, for an output of
-    ``(l - 1) * stride + (k - 1) * dilation + 1 - before - after + output_padding``; then the bias is added and the
-    neuron applied.
+    ``y[n, m * stride - before + q * dilation, o]`` collects ``w[o,q,i] * x[n,m,i]``, for an output of ``(l - 1) *
+    stride + (k - 1) * dilation + 1 - before - after + output_padding``; then the bias is added and the activation
+    applied.
 
     Source: ``MPSCNNConvolutionTranspose`` of images of one row; PyTorch's ``conv_transpose1d``, of (n, c, l).
 

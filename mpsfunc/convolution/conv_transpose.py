@@ -99,7 +99,7 @@ def conv_transpose(
       centre at ``j + offset * stride + kernel_offset`` and begins K // 2 before it.
 
     The second is the first with rotated weights ``w[:, ::-1, ::-1]`` and ``kernel_offset = pad - (K - 1) // 2``. Then
-    the bias is added and the neuron applied.
+    the bias is added and the activation applied.
 
     Source: ``MPSCNNConvolutionTranspose``.
 
@@ -182,7 +182,8 @@ def conv_transpose_fwd(
     """`conv_transpose`, and the state that its gradients need. Arguments and errors are those of `conv_transpose`.
 
     Returns:
-        The images, and a state with zero gradients. With a neuron the state also keeps what its slope is computed from.
+        The images, and a state with zero gradients. With an activation the state also keeps what its slope is computed
+        from.
 
     Example:
         >>> x = mx.ones((1, 4, 4, 2))
@@ -216,8 +217,8 @@ def conv_transpose_grad_input(
     """Gradient of `conv_transpose` with respect to its images: a convolution with the same windows.
 
     ``dx[n,m,l,i] = sum over q, p, o of w[o,q,p,i] * dz[n, m * stride - pad + q * dilation, ..., o]`` for padding in
-    pixels, and the same with rotated weights in MPS's form; ``dz`` is dy, or with a neuron dy times the activation's
-    slope.
+    pixels, and the same with rotated weights in MPS's form; ``dz`` is dy, or with an activation dy times the
+    activation's slope.
 
     Source: the adjoint of ``MPSCNNConvolutionTranspose``.
 

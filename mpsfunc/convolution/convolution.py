@@ -127,8 +127,8 @@ def conv_fwd(
     """`conv`, and the state that its gradients need. Arguments and errors are those of `conv`.
 
     Returns:
-        The convolved images, and a state with zero gradients. With a neuron the state keeps the pre-activation or, for
-        "relu" with a >= 0, the result.
+        The convolved images, and a state with zero gradients. With an activation the state keeps the pre-activation or,
+        for "relu" with a >= 0, the result.
 
     Example:
         >>> from mpsfunc import conv_grad_weights
@@ -173,7 +173,7 @@ def conv_state(
     dtype: mx.Dtype = mx.float32,
     stream: StreamLike = None,
 ) -> ConvState:
-    """The state of `conv_fwd` for shapes, without running it; for a convolution without a neuron.
+    """The state of `conv_fwd` for shapes, without running it; for a convolution without an activation.
 
     Args:
         x_shape: (n, h, w, c) of the images.

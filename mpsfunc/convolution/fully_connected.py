@@ -68,7 +68,7 @@ def fully_connected_fwd(
 
     Returns:
         The result, and a state with zero gradients, which `conv_grad_input` and `conv_grad_weights` take as well. With
-        a neuron it also keeps what its slope is computed from.
+        an activation it also keeps what its slope is computed from.
 
     Example:
         >>> y, state = fully_connected_fwd(mx.ones((5, 2, 2, 3)), mx.ones((4, 2, 2, 3)))
@@ -85,8 +85,8 @@ def fully_connected_grad(
 ) -> tuple[mx.array | None, ConvState]:
     """The gradients of `fully_connected` that ``option`` names.
 
-    ``dx = (dz @ w.reshape(o, -1)).reshape(x.shape)``, ``dw += (dz.T @ x.reshape(n, -1)).reshape(w.shape)`` and
-    ``db += dz.sum(0)``, where ``dz`` is dy, or with a neuron dy times the activation's slope. The slopes of a "prelu"
+    ``dx = (dz @ w.reshape(o, -1)).reshape(x.shape)``, ``dw += (dz.T @ x.reshape(n, -1)).reshape(w.shape)`` and ``db +=
+    dz.sum(0)``, where ``dz`` is dy, or with an activation dy times the activation's slope. The slopes of a "prelu"
     count as constants; ``prelu_grad(dy, state.y, state.slopes)`` has their gradient.
 
     Source: ``MPSCNNFullyConnectedGradient``.

@@ -34,8 +34,8 @@ def conv_grad_input(
     """Gradient of `conv` with respect to its images.
 
     ``dx[n,h,w,c] = sum of dz[n,j,i,o] * w[o,q,p,c]`` over the windows (j, i) whose tap (q, p) reads (h, w), also for
-    taps outside the image that read an edge pixel, and over the output channels o of c's group. ``dz`` is dy, or with a
-    neuron dy times the activation's slope.
+    taps outside the image that read an edge pixel, and over the output channels o of c's group. ``dz`` is dy, or with
+    an activation dy times the activation's slope.
 
     Source: ``MPSCNNConvolutionGradient`` with gradient option "data"; ``source_window`` is its ``primaryOffset`` and
     ``sourceSize``. MPS inserts ``stride - 1`` zeros between the
@@ -95,8 +95,8 @@ def conv_grad_weights(
 
     ``dw[o,q,p,c] += sum over n, j, i of dz[n,j,i,o] * x[n, row(j,q), col(i,p), c + first channel of o's group]`` and
     ``db[o] += sum of dz[n,j,i,o]``: sums over the batch, so parts of a batch can be added one after the other. Outside
-    the image x is read as in the forward function; ``dz`` is dy, or with a neuron dy times the activation's slope. The
-    slopes of a "prelu" count as constants; ``prelu_grad(dy, state.y, state.slopes)`` has their gradient.
+    the image x is read as in the forward function; ``dz`` is dy, or with an activation dy times the activation's slope.
+    The slopes of a "prelu" count as constants; ``prelu_grad(dy, state.y, state.slopes)`` has their gradient.
 
     Source: ``MPSCNNConvolutionGradient`` with gradient option "weights and bias"; ``MPSCNNConvolutionGradientState``.
 

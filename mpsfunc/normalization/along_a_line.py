@@ -30,7 +30,7 @@ def batch_norm1d(
     """Normalizes each channel of sequences by its statistics over the batch: `batch_norm` of images of one row.
 
     ``y = gamma * (x - mean) / sqrt(var + eps) + beta`` with the mean and population variance of each channel over n and
-    l, then the neuron.
+    l, then the activation.
 
     Source: ``MPSCNNBatchNormalization`` of images of one row; PyTorch's ``BatchNorm1d`` in training, of (n, c, l).
 
@@ -75,7 +75,7 @@ def instance_norm1d(
     """Normalizes each channel of each sequence by its own statistics: `instance_norm` of images of one row.
 
     ``y = gamma * (x - mean) / sqrt(var + eps) + beta`` with the mean and population variance of each channel of each
-    sequence over l, then the neuron.
+    sequence over l, then the activation.
 
     Source: ``MPSCNNInstanceNormalization`` of images of one row; PyTorch's ``InstanceNorm1d``, of (n, c, l).
 
@@ -120,7 +120,7 @@ def group_norm1d(
     """Normalizes groups of neighbouring channels of each sequence: `group_norm` of images of one row.
 
     ``y = gamma * (x - mean) / sqrt(var + eps) + beta`` with the mean and population variance of each group of each
-    sequence over l and the channels of the group, then the neuron.
+    sequence over l and the channels of the group, then the activation.
 
     Source: ``MPSCNNGroupNormalization`` of images of one row; PyTorch's ``group_norm``, of (n, c, l).
 

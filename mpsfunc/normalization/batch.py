@@ -45,8 +45,8 @@ def bn_normalize(
     statistics).
 
     `bn_stats_grad` and `bn_grad` have no ``add``: if there is one, pass them ``dz``, the gradient of the
-    pre-activation, and no neuron. With ``z`` from this function without a neuron ``dz`` is ``neuron_grad(dy, z, ...)``,
-    and also the gradient of ``add``.
+    pre-activation, and no ``neuron``. With ``z`` from this function without an activation, ``dz`` is
+    ``neuron_grad(dy, z, ...)``, and also the gradient of ``add``.
 
     Source: ``MPSCNNBatchNormalization``, which has no ``add``.
 

@@ -138,7 +138,10 @@ def test_one_image_is_compared_where_stock_is_stopped(
     ("model", "why"),
     [
         ("frozen", "no training step, since the model has no parameter that is not frozen"),
-        ("Failing", "no training step, which fails with ZeroDivisionError: while it trains (train=False, or --no-train"),
+        (
+            "Failing",
+            "no training step, which fails with ZeroDivisionError: while it trains (train=False, or --no-train",
+        ),
     ],
 )
 def test_the_forward_pass_is_timed_where_training_fails(
