@@ -239,7 +239,7 @@ ROWS: dict[int, tuple[str, Callable[[], Any]]] = {
     5: ("0.25", lambda: slope(lambda x: F.prelu(x, torch.tensor([0.25])), 0.0)),
     6: ("0", lambda: slope(F.hardsigmoid, 3.0)),
     7: ("0.6667: x / 6 + 0.5", lambda: round(F.hardsigmoid(torch.tensor(1.0)).item(), 4)),
-    10: ("2: divided by what lies in image and padding", average),
+    10: ("2: divided by the number of pixels in image and padding", average),
     11: ("the first: 1, 0", maxima),
     13: ("an error", lambda: error(lambda: F.max_pool2d(torch.ones(1, 1, 1, 2), (1, 3)))),
     14: ("drops 10 %", lambda: abs((F.dropout(torch.ones(10000), 0.1) == 0).float().mean().item() - 0.1) < 0.03),
