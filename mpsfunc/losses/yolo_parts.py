@@ -183,5 +183,6 @@ def scores(made: mx.array, stream: mx.Stream) -> mx.array:
 def cell_of(cells: tuple[int, ...], anchors: int, dtype: mx.Dtype) -> mx.array:
     """(places, 2): the column and the row of the cell of each place."""
     rows, cols = cells
-    place = mx.arange(math.prod(cells) * anchors) // anchors
-    return mx.stack([place % cols, place // cols], axis=-1).astype(dtype)
+    place, _ = mx.divmod(mx.arange(math.prod(cells) * anchors), anchors)
+    row, col = mx.divmod(place, cols)
+    return mx.stack([col, row], axis=-1).astype(dtype)

@@ -87,15 +87,11 @@ def test_a_step_for_cuda_and_for_mlx_swift(path: Path) -> None:
 # Losses -------------------------------------------------------------------------------------------------
 
 
-def _dice(y: mx.array, target: mx.array) -> mx.array:
-    return mf.dice_loss(mf.softmax(y), target)
-
-
 LOSSES: dict[str, Callable[[mx.array, mx.array], mx.array]] = {
-    "cross entropy": lambda y, t: mf.loss(y, t, "softmax_cross_entropy", reduction="mean"),
-    "squares": lambda y, t: mf.loss(y, t, "mean_squared_error", reduction="mean"),
+    "cross entropy": lambda y, t: mf.loss_value(y, t, "softmax_cross_entropy", "mean").mean(),
+    "squares": lambda y, t: mf.loss_value(y, t, "mean_squared_error", "mean").mean(),
     "focal": lambda y, t: mf.focal_loss(y, t).mean(),
-    "dice": lambda y, t: _dice(y, t).mean(),
+    "dice": lambda y, t: mf.dice_loss(mf.softmax(y), t).mean(),
     "MLX's": lambda y, t: nn.losses.cross_entropy(y.reshape(-1, 4), t.reshape(-1, 4), reduction="mean"),
 }
 TRANSFORMS: dict[str, Callable[..., Any]] = {
@@ -136,13 +132,22 @@ def test_random_numbers_of_a_key(path: Path) -> None:
 # Graphs and models --------------------------------------------------------------------------------------
 
 
-def test_a_graph(path: Path) -> None:
-    image = mf.graph.image("x")
-    y = mf.graph.pool_average(mf.graph.relu(mf.graph.conv(image, 4, 3, name="c")), 2)
-    program = mf.graph.compile(y)
-    params = program.init((1, 8, 8, 3))
-    found = exported(path, lambda params, x: program(params, x=x), params, mx.ones((1, 8, 8, 3)))
-    assert "avg_pool" in found.signatures[0].kernels
+def test_a_step_of_a_graph(path: Path) -> None:
+    graph = mf.graph
+    x, labels = graph.ImageNode("x"), graph.ImageNode("labels")
+    norm = graph.batch_norm(graph.conv(x, 8, 3, name="conv"), name="norm")
+    scores = graph.fully_connected(graph.max_pool(graph.relu(norm), 2), 10, name="scores")
+    loss = graph.loss(scores, labels, "softmax_cross_entropy", "sum", weight=1 / 4)
+    network = graph.compile(loss.loss_image, gradients=graph.training_graph(loss))
+    inputs = {"x": mx.ones((4, 8, 8, 3)), "labels": mx.zeros((4, 1, 1), mx.int32)}
+    params, states = network.init(mx.random.key(0), inputs)
+    (signature,) = exported(path, network, params, inputs, states).signatures
+    took, gave = names(signature.inputs), names(signature.outputs)
+    gradients = [name.removeprefix("result.1.") for name in gave if name.startswith("result.1.")]
+    assert gradients == [name.removeprefix("params.") for name in took if name.startswith("params.")]
+    memories = [name.removeprefix("result.2.") for name in gave if name.startswith("result.2.")]
+    assert memories == [name.removeprefix("states.") for name in took if name.startswith("states.")] != []
+    assert {"conv", "max_pool", "bn_stats", "softmax_cross_entropy"} <= set(signature.kernels)
 
 
 class Block(nn.Module):
