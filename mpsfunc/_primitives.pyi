@@ -225,6 +225,11 @@ def mean_of(a: mlx.core.array) -> mlx.core.array | None:
 def known_count(a: mlx.core.array) -> int | None:
     """The value of an int64 that is not to be computed, or None."""
 
+def exportable(outputs: Sequence[mlx.core.array]) -> list[mlx.core.array]:
+    """
+    The arrays, which are not evaluated yet, as mx.export_function can write them.
+    """
+
 def watched(gathered: mlx.core.array, sockets: Sequence[int], seconds: float) -> mlx.core.array:
     """
     What mx.distributed.all_gather makes of a row of uint32 on the CPU, with a limit to how long it may take.

@@ -175,8 +175,9 @@ def _listed(signature: Signature, about: dict[str, Any], i: int) -> ExportedSign
 
 def _names(of: Any, key: str, count: int) -> list[str]:
     names = of.get(key) if isinstance(of, dict) else None
-    fits = isinstance(names, list) and len(names) == count and all(isinstance(name, str) for name in names)
-    return names if fits else []
+    if not isinstance(names, list) or len(names) != count:
+        return []
+    return names if all(isinstance(name, str) for name in names) else []
 
 
 def _counted(names: Iterable[str], what: str) -> str:

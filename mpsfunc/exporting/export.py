@@ -87,7 +87,7 @@ def export(
     recomputing.callable_or_refused("export", "function", function)
     gpu = arguments.choice("export", "device", device, _GPUS)
     version = (
-        mx.__version__ if mlx is None else arguments.choice("export", "mlx", mlx, (_OLDEST,), f"None or {_OLDEST!r}")
+        vars(mx)["__version__"] if mlx is None else arguments.choice("export", "mlx", mlx, (_OLDEST,), f"None or {_OLDEST!r}")
     )
     launch.module("export")
     with places.errors("export", name):

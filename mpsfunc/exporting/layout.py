@@ -204,7 +204,8 @@ class _Reader:
         outputs = self.vector("Q")
         if len(arrays) != len(inputs) or len(keywords) > len(inputs):
             raise Refused(f"it has {len(inputs)} inputs, {len(arrays)} shapes and {len(keywords)} names of them")
-        known, steps = set(inputs), []
+        known = set(inputs)
+        steps: list[Operation | Constant] = []
         for _ in range(self.length(9)):
             number = self.number("Q")
             if self.number("?"):
@@ -311,7 +312,7 @@ def written(whole: Whole) -> Iterator[bytes | memoryview]:
     following = itertools.count(1)
     for signature in whole.signatures:
         numbers: dict[int, int] = {number: next(following) for number in dict.fromkeys(signature.inputs)}
-        tape = []
+        tape: list[bytes | memoryview] = []
         for step in signature.steps:
             if isinstance(step, Constant):
                 first = step.number not in constants

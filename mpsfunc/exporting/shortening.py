@@ -84,7 +84,9 @@ def _chosen(lines: Sequence[str], cuda: bool) -> Iterator[str]:
 
 
 def _parts(text: str) -> list[_Part]:
-    parts, open_lines, depth = [], [], 0
+    parts: list[_Part] = []
+    open_lines: list[str] = []
+    depth = 0
     for line in text.split("\n"):
         if not open_lines and (line.startswith("#") or _MACRO_LINE.match(line)):
             parts.append(_Part(line, frozenset(_MACRO.findall(line))))

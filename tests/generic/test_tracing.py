@@ -124,7 +124,7 @@ def test_every_function_can_be_given_a_stream() -> None:
     without = public - set(STREAMED)
     assert not any(OPS[name].differentiable for name in without)
     rest = {name for name in without if not name.endswith("_state")}
-    assert rest == {"get_num_threads", "set_num_threads", "load", "save", "checkpoint"}
+    assert rest == {"get_num_threads", "set_num_threads", "load", "save", "checkpoint", "export", "exported"}
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,10 @@ def _same(x: Any) -> Any:
     return x
 
 
+def _shape(x: mx.array) -> Any:
+    return x.shape
+
+
 WRONG_FUNCTIONS = (
     ("function is not a function", lambda: mf.checkpoint(mx.ones(2))),
     ("function is not a function", lambda: mf.checkpoint(3)),
@@ -46,6 +50,32 @@ OPS = (
             ("not a number of threads", lambda: mf.set_num_threads(2**40)),
         ),
         wrong_types=(("not a number of threads", lambda: mf.set_num_threads(1.5)),),
+        no_node=_NO_OPERATION,
+    ),
+    OpInfo(
+        name="export",
+        differentiable=False,
+        compared="exporting/test_export.py",
+        wrong_values=(
+            ("path names no file", lambda: mf.export("", abs, mx.ones(2))),
+            ("unknown device", lambda: mf.export(_PATH, abs, mx.ones(2), device="cpu")),  # type: ignore[arg-type]
+            ("unknown mlx", lambda: mf.export(_PATH, abs, mx.ones(2), mlx="0.30.0")),  # type: ignore[arg-type]
+            ("two signatures", lambda: mf.export(_PATH, abs, mx.ones(2), also=[(mx.ones(2),)])),
+        ),
+        wrong_types=(
+            ("path is not a path", lambda: mf.export(3, abs, mx.ones(2))),  # type: ignore[arg-type]
+            ("function is not a function", lambda: mf.export(_PATH, 3, mx.ones(2))),  # type: ignore[arg-type]
+            ("also holds no arguments", lambda: mf.export(_PATH, abs, mx.ones(2), also=3)),  # type: ignore[arg-type]
+            ("the function returns no array", lambda: mf.export(_PATH, _shape, mx.ones(2))),
+        ),
+        no_node=_NO_OPERATION,
+    ),
+    OpInfo(
+        name="exported",
+        differentiable=False,
+        compared="exporting/test_export_contents.py",
+        wrong_values=(("path names no file", lambda: mf.exported("")),),
+        wrong_types=(("path is not a path", lambda: mf.exported(3)),),  # type: ignore[arg-type]
         no_node=_NO_OPERATION,
     ),
     OpInfo(
