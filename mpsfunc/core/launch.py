@@ -328,14 +328,16 @@ def packed(words: tuple[int, ...]) -> mx.array:
 
 @functools.cache
 def _kernel(body: str, inputs: tuple[str, ...], outputs: tuple[str, ...], metal: bool) -> Any:
+    return kernel_of_text(f"mpsfunc_{body}", inputs, outputs, texts.header(body, metal=metal), texts.body(body), metal)
+
+
+@functools.cache
+def kernel_of_text(
+    name: str, inputs: tuple[str, ...], outputs: tuple[str, ...], header: str, source: str, metal: bool
+) -> Any:
+    """What MLX makes of a header and a body; those for Metal also where there is none."""
     make = mx.fast.metal_kernel if metal else mx.fast.cuda_kernel
-    return make(
-        name=f"mpsfunc_{body}",
-        input_names=list(inputs),
-        output_names=list(outputs),
-        source=texts.body(body),
-        header=texts.header(body, metal=metal),
-    )
+    return make(name=name, input_names=list(inputs), output_names=list(outputs), source=source, header=header)
 
 
 def sum_partials(length: int, parts: int = 32) -> KernelLaunch:

@@ -81,13 +81,15 @@ def export(
         >>> [array.name for array in signature.inputs], [array.name for array in signature.outputs]
         (['params.scale', 'x'], ['result.0.scale', 'result.1'])
         >>> signature.kernels
-        ('avg_pool', ...)
+        ('avg_pool',)
     """
     name = places.name_of("export", path)
     recomputing.callable_or_refused("export", "function", function)
     gpu = arguments.choice("export", "device", device, _GPUS)
     version = (
-        vars(mx)["__version__"] if mlx is None else arguments.choice("export", "mlx", mlx, (_OLDEST,), f"None or {_OLDEST!r}")
+        vars(mx)["__version__"]
+        if mlx is None
+        else arguments.choice("export", "mlx", mlx, (_OLDEST,), f"None or {_OLDEST!r}")
     )
     launch.module("export")
     with places.errors("export", name):

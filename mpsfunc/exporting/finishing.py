@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from mpsfunc.core.mlx_table import release
+from mpsfunc.core.printing import brief
 from mpsfunc.core.versions import VERSION
 from mpsfunc.exporting import layout
 from mpsfunc.exporting.kernels import Kernels
@@ -62,7 +63,7 @@ def finished(
 
 
 def _finished(step: Operation, kernels: Kernels, version: str, known: dict[int, str]) -> Operation:
-    read = ", ".join(known.get(number, "a constant") for number in step.inputs) or "nothing"
+    read = brief(", ".join(known.get(number, "a constant") for number in step.inputs) or "nothing")
     if any(array.dtype == mx.float64 for array in step.arrays):
         raise TypeError(f"export: no GPU has float64; got {step.name} of {read}, expected another dtype")
     if step.name in CPU_ONLY:

@@ -58,7 +58,7 @@ class Kernels:
             header = ""
         name = f"mpsfunc_{of.body}_{_digest(text or header + body)}"
         self._known[name] = of.body, text
-        return list(_kernel(name, names, of.outputs, header, body)(inputs=given, **how))
+        return list(launch.kernel_of_text(name, names, of.outputs, header, body, True)(inputs=given, **how))
 
     def finished(self, name: str, source: str) -> tuple[str, str]:
         """The name and the text that a kernel has in the file; those of others' kernels stay."""
@@ -80,13 +80,6 @@ def body_of(name: str) -> str:
 @functools.cache
 def _text(body: str, metal: bool) -> tuple[str, str]:
     return shortened(texts.header(body, metal=metal), texts.body(body), cuda=not metal)
-
-
-@functools.cache
-def _kernel(name: str, inputs: tuple[str, ...], outputs: tuple[str, ...], header: str, source: str) -> Any:
-    return mx.fast.metal_kernel(
-        name=name, input_names=list(inputs), output_names=list(outputs), source=source, header=header
-    )
 
 
 def _digest(text: str) -> str:

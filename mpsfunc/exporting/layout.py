@@ -150,7 +150,7 @@ class _Reader:
     def array(self) -> Array:
         shape = self.vector("i")
         if any(length < 0 for length in shape):
-            raise Refused(f"an array has the shape {shape}, before byte {self.at}")
+            raise Refused(f"an array has the shape {describe(shape)}, before byte {self.at}")
         return Array(shape, self.dtype())
 
     def part(self, code: str) -> Any:

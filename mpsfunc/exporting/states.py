@@ -29,8 +29,8 @@ STATES = {
     "Transpose": "I", "Unflatten": "iI", "View": "D",
     **dict.fromkeys((
         "Abs", "Add", "ArcCos", "ArcCosh", "ArcSin", "ArcSinh", "ArcTan", "ArcTan2", "ArcTanh", "Ceil", "Conjugate",
-        "Copy", "Cos", "Cosh", "Depends", "DivMod", "Divide", "Erf", "ErfInv", "Exp", "Expm1", "Floor", "FloorDivide", "Full",
-        "Greater", "GreaterEqual", "Imag", "Less", "LessEqual", "Log1p", "LogAddExp", "LogSumExp", "LogicalAnd",
+        "Copy", "Cos", "Cosh", "Depends", "DivMod", "Divide", "Erf", "ErfInv", "Exp", "Expm1", "Floor", "FloorDivide",
+        "Full", "Greater", "GreaterEqual", "Imag", "Less", "LessEqual", "Log1p", "LogAddExp", "LogSumExp", "LogicalAnd",
         "LogicalNot", "LogicalOr", "MaskedScatter", "Matmul", "Maximum", "Minimum", "Multiply", "Negative",
         "NotEqual", "Power", "QRF", "Real", "Remainder", "Round", "Select", "Sigmoid", "Sign", "Sin", "Sinh",
         "Square", "StopGradient", "Subtract", "Tan", "Tanh",
@@ -63,7 +63,10 @@ OLDER = {
     "ScaledDotProductAttention": Older((0, 32, 2), "f???", 4, False),
     "SliceUpdate": Older((0, 31, 2), "III", 0, 4),
 }
-LATER = {"FloorDivide": (0, 32, 4), "SearchSorted": (0, 32, 1)}  # operations that are newer than the oldest layout, and since when they are there
+LATER = {
+    "FloorDivide": (0, 32, 4),
+    "SearchSorted": (0, 32, 1),
+}  # operations that are newer than the oldest layout, and since when they are there
 
 
 def letters(name: str, version: tuple[int, ...]) -> tuple[str, Older | None]:

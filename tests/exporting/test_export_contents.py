@@ -45,7 +45,12 @@ def test_a_listing(mlx: Any, path: Path) -> None:
 
 
 def test_a_listing_is_printed(path: Path) -> None:
-    exported(path, lambda x, w: mf.conv(mf.avg_pool(mf.avg_pool(x, 2), 2) * 2, w), mx.ones((1, 8, 8, 3)), mx.ones((4, 1, 1, 3)))
+    exported(
+        path,
+        lambda x, w: mf.conv(mf.avg_pool(mf.avg_pool(x, 2), 2) * 2, w),
+        mx.ones((1, 8, 8, 3)),
+        mx.ones((4, 1, 1, 3)),
+    )
     lines = str(mf.exported(path)).splitlines()
     size = path.stat().st_size
     assert lines[0] == f"exported by mpsfunc {mf.__version__}, for metal, read by MLX {mx.__version__}: {size:,} bytes"
@@ -103,7 +108,9 @@ def test_a_file_that_is_cut_off_is_an_error(path: Path) -> None:
     whole = path.read_bytes()
     for length in (*range(0, len(whole), 31), *range(len(whole) - 40, len(whole))):
         path.write_bytes(whole[:length])
-        with pytest.raises(ValueError, match="^exported: no exported function is in it: .*; got path=.*, expected a file"):
+        with pytest.raises(
+            ValueError, match="^exported: no exported function is in it: .*; got path=.*, expected a file"
+        ):
             mf.exported(path)
 
 
@@ -154,7 +161,9 @@ def test_an_operation_that_is_not_known_is_named(path: Path) -> None:
 def test_a_path_that_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="exported: the file cannot be read"):
         mf.exported(tmp_path / "none")
-    with pytest.raises(ValueError, match="exported: path leads to a folder; got path=.*, expected a file that export or MLX"):
+    with pytest.raises(
+        ValueError, match="exported: path leads to a folder; got path=.*, expected a file that export or MLX"
+    ):
         mf.exported(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ValueError, match="exported: path leads to a pipe"):
@@ -174,7 +183,7 @@ STATES_OF_MLX = {
     "LogSumExp": lambda x: mx.logsumexp(x),
     "Pad": lambda x: mx.pad(x, 1),
     "RMSNorm": lambda x: mx.fast.rms_norm(x, None, 1e-5),
-    "RandomBits": lambda x: x + mx.random.bits((3,), key=mx.random.key(0)),
+    "RandomBits": lambda x: x + mx.random.uniform(shape=(3,), key=mx.random.key(0)),
     "Reduce": lambda x: x.sum(),
     "RoPE": lambda x: mx.fast.rope(mx.ones((1, 1, 2, 4)) * x[0], 4, traditional=False, base=1e4, scale=1.0, offset=0),
     "Scan": lambda x: mx.cumsum(x),

@@ -10,10 +10,10 @@ import pytest
 from exporting.imported import exported, on_the_cpu, shapes
 from generic.opinfo import OpInfo, Sample
 from generic.ops import OPS
+from support.matrix import same
 
 from mpsfunc.core import texts
 from mpsfunc.selftest.expressions import results
-from support.matrix import same
 
 pytestmark = [pytest.mark.usefixtures("on_cpu"), pytest.mark.needs_cpu_module]
 

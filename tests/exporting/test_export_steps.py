@@ -7,16 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import digits_network
 import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
 import pytest
 from exporting.imported import exported, on_the_cpu
 from mlx.utils import tree_map
-
-import digits_network
-import mpsfunc as mf
 from support import numbers
+
+import mpsfunc as mf
 
 pytestmark = [pytest.mark.usefixtures("on_cpu"), pytest.mark.needs_cpu_module]
 

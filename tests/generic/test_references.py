@@ -53,7 +53,8 @@ def test_what_has_no_reference_is_compared_where_the_record_says() -> None:
 
 WITHOUT_DERIVATIVES = {  # they take shapes or ints, return zeros, or are no operations
     "avg_pool_state", "bn_reset", "checkpoint", "conv_state", "crop_and_resize_state", "deform_conv_state",
-    "dropout_mask", "export", "exported", "get_num_threads", "grid_sample_state", "load", "max_pool_indices", "nms", "pad_state",
+    "dropout_mask", "export", "exported", "get_num_threads", "grid_sample_state", "load", "max_pool_indices",
+    "nms", "pad_state",
     "reduce_argmax", "reduce_argmin", "resize_area_state", "resize_bicubic_state", "resize_bilinear_state",
     "resize_nearest_state", "roi_align_state", "save", "set_num_threads", "upsample_bilinear_state",
     "upsample_nearest_state",
