@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_SPACES, _AROUND = re.compile(r"\s+"), re.compile(r" ?([,;(){}=?]) ?")
+_SPACES, _AROUND = re.compile(r"\s+"), re.compile(r" ?([;()=?]) ?(?!\{)")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _GUARD = re.compile(r"#ifndef (\w+)\n#define \1\n")  # of a header, which is there once
 _EMPTY = re.compile(r"^(?:#if[^\n]*\n(?:#el[^\n]*\n)*#endif|MPSF_BEGIN_PARAMS\nMPSF_END_PARAMS)\n", re.MULTILINE)
 _MACRO = re.compile(r"#define (\w+)")
 _CUDA = "#if defined(__CUDACC__) || defined(__CUDACC_RTC__)"
-_MACRO_LINE = re.compile(r"[A-Z][A-Z0-9_]*\Z")  # such as MPSF_BEGIN_PARAMS
+_MACRO_LINE = re.compile(r"[A-Z][A-Z0-9_]*(?:\(.*\))?\Z")  # such as MPSF_BEGIN_PARAMS
 _TEMPLATE = re.compile(r"template ?<")
 _TYPE = re.compile(r"(?:struct|enum|class|union) (?:alignas\([^)]*\) ?)?([A-Za-z_]\w*)")
 _CALLED = re.compile(r"([A-Za-z_]\w*) ?\(")
@@ -56,7 +56,7 @@ def _plain(text: str, cuda: bool) -> str:
     lines = (_SPACES.sub(" ", line).strip() for line in text.split("\n"))
     # A directive's spaces mean something, and so do those of a string.
     lines = (line if line.startswith("#") or '"' in line else _AROUND.sub(r"\1", line) for line in lines)
-    text = _GUARD.sub("#if 1\n", "".join(f"{line}\n" for line in lines if line))
+    text = _GUARD.sub(r"#if 1\n#define \1\n", "".join(f"{line}\n" for line in lines if line))
     return "\n".join(_chosen(text.splitlines(), cuda))
 
 

@@ -188,9 +188,8 @@ CHECKED = {
     "exporting/finishing": {"step.name", "read"},  # operations of a table, and what they read in brief
     "exporting/kernels": {"of.body"},
     "exporting/layout": {  # numbers of at most 64 bits, and operations of a table
-        *("length", "count", "kind", "size", "tag", "value", "siblings", "operation.name", "name"),
-        *("self.at", "self.at - 1", "self.at - 4", "self.at - 5", "self.at - length", "reader.at"),
-        *("len(inputs)", "len(arrays)", "len(keywords)", "len(outputs)", "len(shapes)"),
+        *("length", "count", "size", "tag", "value", "siblings", "operation.name"),
+        *("self.at", "self.at - 1", "self.at - 4", "self.at - 5", "reader.at"),
     },
     "exporting/tracing": {"_said(unwritten[1])", "i - 1"},
     "saving/files": {"version", "_VERSION"},
