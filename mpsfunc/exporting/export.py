@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import mlx.core as mx
 
@@ -21,13 +21,20 @@ _GPUS: tuple[Gpu, ...] = ("metal", "cuda")
 _OLDEST: Literal["0.31.1"] = "0.31.1"  # what MLX Swift carried last
 
 
+class Function(Protocol):
+    """A function of any arguments, by position."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> object:
+        """Any result."""
+
+
 def export(
     path: str | os.PathLike[str],
-    function: Callable[..., Any],
-    *args: Any,
+    function: Function,
+    *args: object,
     device: Gpu = "metal",
     mlx: Literal["0.31.1"] | None = None,
-    also: Sequence[tuple[Any, ...]] = (),
+    also: Sequence[tuple[object, ...]] = (),
 ) -> None:
     """Writes a function to a file, which MLX runs on a GPU without Python and without mpsfunc.
 

@@ -24,7 +24,7 @@ class Call(NamedTuple):
     names: list[str]
 
 
-def calls(function: Callable[..., Any], args: tuple[Any, ...], also: Sequence[tuple[Any, ...]]) -> list[Call]:
+def calls(function: Callable[..., Any], args: tuple[object, ...], also: Sequence[tuple[object, ...]]) -> list[Call]:
     """The arguments of every signature, which all differ."""
     others = arguments.entries(also)
     if others is None or not all(arguments.is_a(each, tuple) for each in others):
@@ -47,7 +47,7 @@ def calls(function: Callable[..., Any], args: tuple[Any, ...], also: Sequence[tu
     return made
 
 
-def _names(function: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
+def _names(function: Callable[..., Any], args: tuple[object, ...]) -> list[str]:
     """What the function calls its arguments; positions where it does not say."""
     try:
         parameters = [*inspect.signature(function).parameters.values()]
