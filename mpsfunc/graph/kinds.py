@@ -378,6 +378,10 @@ def _forward_loss_grad(call: Call, made: Made, dy: mx.array, at: int) -> Pulled:
 forward_loss = Kind("forward_loss", _forward_loss, _forward_loss_grad)
 
 
+# MLX's own sum takes the memory of an image that nothing else reads, as autodiff's does.
+sum_of_gradients = Kind("add", lambda call: Made((call.x + call.images[1],)))
+
+
 def ones_of(x: mx.array) -> mx.array:
     """Ones of the shape and dtype of images: the gradient of an image by itself, with which a backward pass starts."""
     return mx.ones_like(x)

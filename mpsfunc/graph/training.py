@@ -7,7 +7,8 @@ from typing import Any
 
 from mpsfunc.core.arguments import entries, is_a
 from mpsfunc.core.printing import describe
-from mpsfunc.graph.filters import add, initial_gradient
+from mpsfunc.graph import kinds
+from mpsfunc.graph.filters import initial_gradient
 from mpsfunc.graph.loss_nodes import ForwardLossNode, LossNode
 from mpsfunc.graph.nodes import FilterNode, GradientFilterNode, ImageNode, as_image, in_order, shown
 
@@ -71,7 +72,7 @@ def training_graph(
     def total(image: ImageNode) -> ImageNode:
         one, *others = gradients.pop(image)
         for other in others:
-            both = add(one, other, name=f"{image.name} gradients")
+            both = FilterNode(kinds.sum_of_gradients, (one, other), {}, name=f"{image.name} gradients")
             both.gradient_of = image
             made.append(both)
             one = both.result_image

@@ -8,7 +8,7 @@ from functools import partial
 import mlx.core as mx
 import numpy as np
 from generic.opinfo import Array, Call, Loads, OpInfo, Sample, call
-from generic.ops.bn_stats import BF16, F16, F32, IMAGES, NORM, by, forged, state
+from generic.ops.bn_stats import BF16, F16, F32, IMAGES, NORM, WITH_SUMS, by, forged, state
 from metal_host.case import Case
 from metal_host.geometry import LONG, VECTOR
 from support import close, exact, numbers
@@ -94,8 +94,8 @@ OPS = (
     OpInfo(
         name="bn_merge",
         samples={
-            "": call("bn_merge", state(), state(count=5)),
-            "of eight channels": Sample(call("bn_merge", state(8), state(8, count=40)), in_matrix=False),
+            "": Sample(call("bn_merge", state(), state(count=5)), WITH_SUMS),
+            "of eight channels": Sample(call("bn_merge", state(8), state(8, count=40)), WITH_SUMS, in_matrix=False),
         },
         reference=by(oracle.bn_merge, "mean", "var", "dgamma", "dbeta"),
         launches=False,
@@ -111,8 +111,8 @@ OPS = (
     OpInfo(
         name="bn_reset",
         samples={
-            "": call("bn_reset", state(summed="none")),
-            "of frozen statistics": call("bn_reset", state(frozen=True)),
+            "": Sample(call("bn_reset", state(summed="none")), WITH_SUMS),
+            "of frozen statistics": Sample(call("bn_reset", state(frozen=True)), WITH_SUMS),
         },
         reference=by(oracle.bn_reset, "mean", "var", "dgamma", "dbeta"),
         differentiable=False,

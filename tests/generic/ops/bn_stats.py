@@ -39,6 +39,7 @@ SHAPE = (2, 5, 4, 4)
 X, SCALE = Array(SHAPE), Array((4,))
 SMALL = Array((2, 2, 3, 4))  # for activations that one sample more is for
 LARGE_IMAGES = (3, 6, 5, 8), (3, 6, 5, 7)  # of vectors, and of numbers one by one
+WITH_SUMS = (0, 1, 2, 3)  # mean, variance and both sums; the scale is in normalization/test_batch_state.py
 TANH = call("Neuron", "tanh", -1.3, 0.7)
 
 
@@ -345,7 +346,7 @@ OPS = (
         name="bn_stats",
         samples={
             "": Sample(call("bn_stats", X), outputs=(0, 1)),
-            "onto a state": call("bn_stats", X, state()),
+            "onto a state": Sample(call("bn_stats", X, state()), WITH_SUMS),
             "of eight channels": Sample(call("bn_stats", Array(LARGE_IMAGES[0])), outputs=(0, 1), in_matrix=False),
             "of seven channels": Sample(call("bn_stats", Array(LARGE_IMAGES[1])), outputs=(0, 1), in_matrix=False),
         },
