@@ -180,6 +180,7 @@ def test_targets() -> None:
         (4096, 1000),
         (2, 256, 256, 1),
     }
+    assert {full.pop(op) for op in DETECTED} == {(8, 13, 13, 75), (16384, 4), (1024, 4)}
     assert {*full.values()} == {(8, 56, 56, 64)}
     rows = gpu.problems(POINTWISE, gpu.SHAPE, tf32=False)
     assert {p.op for p, _ in rows} == {*POINTWISE} - ON_CPU - OF_MPS - REDUCED and not any(
