@@ -165,7 +165,7 @@ const Isa* default_isa() {
   for (const Isa& isa : kIsas) {
     if (isa.available() && !waits_to_be_asked(isa)) return &isa;
   }
-  throw std::runtime_error("mpsfunc's CPU module was built without an instruction set of this machine (MPSF_ISAS)");
+  throw std::runtime_error("mpsfunc's C++ module was built without an instruction set of this machine (MPSF_ISAS)");
 }
 
 std::atomic<const Isa*>& active() {
