@@ -40,7 +40,7 @@ def calls(function: Callable[..., Any], args: tuple[object, ...], also: Sequence
         for call in made:
             if [(a.shape, a.dtype) for a in call.arrays] == [(a.shape, a.dtype) for a in leaves.arrays]:
                 raise ValueError(
-                    "export: two signatures take arrays of the same shapes and dtypes, which tell them apart; "
+                    "export: two signatures take the same shapes and dtypes; "
                     f"got also[{i - 1}]={describe(each)}, expected others"
                 )
         made.append(Call(tuple(trees), leaves.arrays, leaves.names))

@@ -198,7 +198,7 @@ UNLIKE: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
     "a signature twice": (
         lambda p: mf.export(p, mx.abs, mx.ones(2), also=[(mx.zeros(2),)]),
         ValueError,
-        r"two signatures take arrays of the same shapes and dtypes, .*; got also\[0\]=\(float32\[2\],\), expected ",
+        r"two signatures take the same shapes and dtypes; got also\[0\]=\(float32\[2\],\), expected ",
     ),
     "a module": (
         lambda p: mf.export(p, lambda model, x: x, nn.Linear(2, 3), mx.ones(2)),

@@ -60,7 +60,10 @@ OPS = (
             ("path names no file", lambda: mf.export("", abs, mx.ones(2))),
             ("unknown device", lambda: mf.export(_PATH, abs, mx.ones(2), device="cpu")),  # type: ignore[arg-type]
             ("unknown mlx", lambda: mf.export(_PATH, abs, mx.ones(2), mlx="0.30.0")),  # type: ignore[arg-type]
-            ("two signatures", lambda: mf.export(_PATH, abs, mx.ones(2), also=[(mx.ones(2),)])),
+            (
+                "two signatures take the same shapes and dtypes",
+                lambda: mf.export(_PATH, abs, mx.ones(2), also=[(mx.ones(2),)]),
+            ),
         ),
         wrong_types=(
             ("path is not a path", lambda: mf.export(3, abs, mx.ones(2))),  # type: ignore[arg-type]
