@@ -23,7 +23,8 @@ _ADDRESS = (
     "-fno-sanitize=null,object-size,pointer-overflow",
 )
 # Builds of a kernel; address and thread sanitizer exclude each other. The first also counts bytes loaded and stored and
-# fills variables that nobody set, floats with NaN, where a fresh stack has zeros; the last compiles soonest.
+# fills variables that nobody set, floats with NaN, where a fresh stack has zeros; the third compiles soonest; the last
+# runs soonest, for texts that a sanitizer has seen.
 SANITIZERS = {
     "address": (
         "-O1",
@@ -33,6 +34,7 @@ SANITIZERS = {
     ),
     "thread": ("-O1", "-fsanitize=thread"),
     "quick address": ("-O0", *_ADDRESS),
+    "none": ("-O2",),
 }
 # Compilers differ in what they warn of; MSL 3.1, MLX's floor (macOS 14), is C++14.
 _WARNINGS = ("-Wno-everything", "-Werror=c++17-extensions", "-Werror=return-type", "-Werror=uninitialized")

@@ -90,7 +90,9 @@ def as_cpp(text: str) -> str:
             count += 1
         return " ".join(declared)
 
-    declaration = re.compile(r"^\s*threadgroup ([\w:]+(?:<[^;<>]*>)?) ((?:\w+(?:\[[^;\]]*\])*(?:, )?)+);", re.MULTILINE)
+    declaration = re.compile(
+        r"^\s*threadgroup ([\w:]+(?:<[^;<>]*>)?) ((?:\w+(?:\[[^;\]]*\])*(?:, ?)?)+);", re.MULTILINE
+    )
     return declaration.sub(declare, text)
 
 

@@ -236,9 +236,10 @@ def test_counts_bytes() -> None:
 
 def test_declarations_in_threadgroup_memory() -> None:
     text = "// a threadgroup folds rows;\n  threadgroup float a[N * 2], b[4][5];\nthreadgroup float* p = a;\n"
-    comment, arrays, pointer = as_cpp(text).splitlines()
-    assert (comment, pointer) == tuple(text.splitlines()[::2])
-    assert "typedef float a_memory[N * 2];" in arrays and "typedef float b_memory[4][5];" in arrays
+    for written in (text, text.replace(", ", ",")):
+        comment, arrays, pointer = as_cpp(written).splitlines()
+        assert (comment, pointer) == tuple(text.splitlines()[::2])
+        assert "typedef float a_memory[N * 2];" in arrays and "typedef float b_memory[4][5];" in arrays
 
 
 HELPER = "inline float first(const device float* p) { return p[0]; }\n"

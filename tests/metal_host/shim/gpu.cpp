@@ -9,8 +9,6 @@
 #include "gpu.h"
 
 #include <dlfcn.h>
-#include <sys/mman.h>
-#include <ucontext.h>
 
 #include <cstdarg>
 #include <cstdint>
@@ -18,6 +16,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <vector>
+
+#include "fibre.h"
 
 #if GPU_TSAN
 extern "C" {
@@ -61,11 +61,10 @@ std::vector<Buffer> buffers;
 // Threads ------------------------------------------------------------------------------------------------
 
 enum class State { kReady, kBarrier, kSimdgroup, kDone };
-enum { kStack = 64 * 1024, kThreadgroupMemory = 32 * 1024, kSimdWidth = 32 };
+enum { kThreadgroupMemory = 32 * 1024, kSimdWidth = 32 };
 
 struct Fibre {
-  ucontext_t context;
-  void* stack;
+  Stack stack;
   void* tsan;
   State state;
   int line;
@@ -79,7 +78,6 @@ struct Fibre {
 
 std::vector<Fibre> fibres;  // of the running threadgroup, by thread index
 Fibre* running;
-ucontext_t scheduler;
 void (*kernel)(void* const*, const Ids&);
 std::vector<void*> arguments;
 
@@ -108,7 +106,7 @@ void to_scheduler() {
 #if GPU_TSAN
   switch_sanitizer(scheduler_fiber);
 #endif
-  swapcontext(&self->context, &scheduler);
+  self->stack.hand_back();
 }
 
 void resume(Fibre& fibre) {
@@ -116,7 +114,7 @@ void resume(Fibre& fibre) {
 #if GPU_TSAN
   switch_sanitizer(fibre.tsan);
 #endif
-  swapcontext(&scheduler, &fibre.context);
+  fibre.stack.resume();
 }
 
 void fibre_main() {
@@ -188,11 +186,7 @@ bool release(unsigned from, unsigned to, State state, bool all) {
 void run_threadgroup(unsigned threads, bool reversed) {
   for (unsigned i = 0; i < threads; ++i) {
     Fibre& fibre = fibres[i];
-    getcontext(&fibre.context);
-    fibre.context.uc_stack.ss_sp = fibre.stack;
-    fibre.context.uc_stack.ss_size = kStack;
-    fibre.context.uc_link = nullptr;
-    makecontext(&fibre.context, fibre_main, 0);
+    fibre.stack.prepare(fibre_main);
     fibre.state = State::kReady;
     fibre.exchanges = 0;
     fibre.waits[0] = fibre.waits[1] = 0;
@@ -233,9 +227,7 @@ void run_grid(const int64_t* grid, const int64_t* threadgroup, int64_t options) 
   if (most > 1024) fail("%u threads in a threadgroup", most);
   fibres.resize(most);
   for (Fibre& fibre : fibres) {
-    fibre.stack = mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (fibre.stack == MAP_FAILED) fail("no memory for stacks");
-    mprotect(fibre.stack, 4096, PROT_NONE);  // a fibre that outgrows its stack stops there
+    if (!fibre.stack.allocate()) fail("no memory for stacks");
 #if GPU_TSAN
     fibre.tsan = __tsan_create_fiber(0);  // goes with its stack from threadgroup to threadgroup
 #endif
