@@ -17,7 +17,7 @@ of_programs := $(shell grep -rl "mark.programs" tests --include="test_*.py")
 beyond_cpu := --ignore=tests/metal_host --ignore=tests/native --ignore=tests/bench
 # What asks nothing of a kernel that the definitions do not ask of it, or takes all instruction sets by itself.
 same_everywhere := \
-  graph models saving soak support windows activation/test_cpu.py \
+  exporting graph models saving soak support windows activation/test_cpu.py \
   $(foreach name,cpu routes weights winograd,convolution/test_$(name).py) \
   $(foreach name,building checkpoint_arguments checkpointing cuda_graphs environment exporting first_minute interpreters \
     interrupts memory native_module nvrtc nvrtc_compiles nvrtc_found operations processes releasing rules threads,core/test_$(name).py) \
@@ -35,7 +35,7 @@ below = $(foreach name,$(2),$(shell find $(1) -name '$(name)'))
 sources := pyproject.toml mpsfunc/core/mlx_table.py $(call below,primitives,*.cpp *.h CMakeLists.txt) $(call below,metal,*.h)
 cxx := $(call below,primitives,*.cpp *.h) $(call below,metal,*.h) $(wildcard tests/metal_host/shim/* tests/native/*.cpp tests/native/*.h) tests/bench/flops.cpp
 
-.PHONY: help demo smoke test check programs parity kernels nvrtc bench pictures docs lint format isas asan wheels offline window release models soak properties clean
+.PHONY: help demo smoke test check programs parity kernels nvrtc exported bench pictures docs lint format isas asan wheels offline window release models soak properties clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -49,7 +49,7 @@ smoke: $(VENV)/test  ## within a minute: each operation with its definition, its
 test: $(VENV)/test  ## the tests, and the examples in the docs; FAMILY=pooling for what concerns a family
 	$(PYTEST) -m "not kernels and not programs" $(if $(FAMILY),--family=$(FAMILY) $(of_family)) $(ARGS)
 
-check: test programs kernels parity nvrtc lint docs isas asan window offline  ## what CI runs, and all kernel cases
+check: test programs kernels parity nvrtc exported lint docs isas asan window offline  ## what CI runs, and all kernel cases
 
 programs: $(VENV)/test  ## whole programs: training to the end, processes that work together or stop, random callers
 	$(PYTEST) -n 4 -m programs $(of_programs) $(ARGS)
@@ -59,11 +59,16 @@ parity: $(VENV)/test  ## the same results as PyTorch
 	$(PYTEST) -m parity $(of_parity) $(ARGS)
 
 kernels: $(VENV)/test  ## what make test leaves of kernels: compiled in every way, also for Metal without a Mac; needs clang
-	MPSFUNC_REQUIRE_CLANG=1 $(PYTEST) -m kernels tests/metal_host tests/native $(ARGS)
+	MPSFUNC_REQUIRE_CLANG=1 $(PYTEST) -m kernels tests/metal_host tests/native tests/exporting $(ARGS)
 
 nvrtc: $(VENV)/test  ## every kernel through NVIDIA's compiler, which needs no GPU
 	$(PIP) install 'mpsfunc[nvrtc]'
 	MPSFUNC_REQUIRE_NVRTC=1 $(BIN)/python -m pytest -q $(addprefix tests/core/test_nvrtc,.py _compiles.py) $(ARGS)
+
+exported: $(VENV)/test  ## files for MLX Swift, imported by the MLX that is in it, which comes into build/exported
+	test -d build/exported || $(PYTHON) -m venv build/exported
+	build/exported/bin/python -m pip --disable-pip-version-check install --quiet 'mlx$(backend)==0.31.1'
+	$(BIN)/python -m pytest -q tests/exporting/test_versions.py $(ARGS)
 
 isas: $(VENV)/test  ## the CPU's tests with each slower instruction set of this machine
 	@isas=$$($(BIN)/python -c 'from mpsfunc import _primitives; print(*_primitives.isas()[1:])') || exit 1; \
