@@ -28,7 +28,9 @@ _OTHERS: dict[str, dict[str, Any]] = {
     "checkpoint": {"function": mx.abs},
     "set_num_threads": {"count": mf.get_num_threads()},
 }
-FUNCTIONS = {name: getattr(mf, name) for name in OPS if name not in ("get_num_threads", "save", "load")}
+FUNCTIONS = {
+    name: getattr(mf, name) for name in OPS if name not in ("get_num_threads", "save", "load", "export", "exported")
+}
 
 
 @functools.cache

@@ -211,6 +211,20 @@ def _depth(name: str) -> Row:
     return Row(("depth_to_space", "space_to_depth"), sample)
 
 
+def _exported(rng: Rng) -> Case:
+    x = numbers(rng, rng.integers(1, 5, rng.integers(1, 4)), mx.float32, wide=True)
+
+    def more(x: mx.array) -> Iterator[str]:
+        with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+            path = Path(folder, "function.mlxfn")
+            of.export(path, lambda x, w: {"y": mx.exp(x) * w}, x, x, device=str(rng.choice(["metal", "cuda"])))
+            (signature,) = of.exported(path).signatures
+        if [(a.name, a.shape) for a in signature.outputs] != [("result.y", tuple(x.shape))]:
+            yield "what is exported has another result"
+
+    return Case("", [x], mx.float32, lambda x: x + 0, lambda x: x, moving=(), exact=True, more=more, mapped=False)
+
+
 def _saved(rng: Rng) -> Case:
     kind = dtype(rng)
     x = numbers(rng, rng.integers(0, 5, rng.integers(1, 4)), kind, wide=True)
@@ -270,5 +284,6 @@ ROWS = {
     "spatial_mean": Row(family("spatial_mean", "grad"), _mean),
     **{name: _depth(name) for name in ("depth_to_space", "space_to_depth")},
     "save and load": Row(("save", "load"), _saved),
+    "export": Row(("export", "exported"), _exported),
     "threads": Row(("get_num_threads", "set_num_threads", "checkpoint"), _threads),
 }
