@@ -7,7 +7,7 @@ from functools import partial
 
 import mlx.core as mx
 import numpy as np
-from generic.opinfo import Array, Call, Loads, OpInfo, Sample, call
+from generic.opinfo import Array, Call, Fixed, Loads, OpInfo, Sample, call
 from generic.ops.bn_stats import BF16, F16, F32, IMAGES, NORM, WITH_SUMS, by, forged, state
 from metal_host.case import Case
 from metal_host.geometry import LONG, VECTOR
@@ -26,6 +26,12 @@ MOMENTS = (0, 1)  # without sums, which are zeros
 def _frozen(channels: int = 4) -> Call:
     vector = Array((channels,), wide=True)
     return call("bn_frozen", vector, vector._replace(of="positive"))
+
+
+def _scaled(channels: int = 4, count: int = 12) -> Call:
+    """A state whose sums are of a scale that is the same in all; of different ones none is known after merging."""
+    made = state(channels, count=count)
+    return made._replace(args=(*made.args[:5], Fixed([0.5] * channels), *made.args[6:]))
 
 
 # Kernel cases -------------------------------------------------------------------------------------------
@@ -94,8 +100,8 @@ OPS = (
     OpInfo(
         name="bn_merge",
         samples={
-            "": Sample(call("bn_merge", state(), state(count=5)), WITH_SUMS),
-            "of eight channels": Sample(call("bn_merge", state(8), state(8, count=40)), WITH_SUMS, in_matrix=False),
+            "": Sample(call("bn_merge", _scaled(), _scaled(count=5)), WITH_SUMS),
+            "of eight channels": Sample(call("bn_merge", _scaled(8), _scaled(8, count=40)), WITH_SUMS, in_matrix=False),
         },
         reference=by(oracle.bn_merge, "mean", "var", "dgamma", "dbeta"),
         launches=False,
