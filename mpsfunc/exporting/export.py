@@ -85,8 +85,10 @@ def export(
         >>> path = os.path.join(tempfile.mkdtemp(), "step.mlxfn")
         >>> export(path, step, {"scale": mx.ones(3)}, mx.zeros((2, 4, 4, 3)))
         >>> signature = exported(path).signatures[0]
-        >>> [array.name for array in signature.inputs], [array.name for array in signature.outputs]
-        (['params.scale', 'x'], ['result.0.scale', 'result.1'])
+        >>> [array.name for array in signature.inputs]
+        ['params.scale', 'x']
+        >>> [array.name for array in signature.outputs]
+        ['result.0.scale', 'result.1']
         >>> signature.kernels
         ('avg_pool',)
     """

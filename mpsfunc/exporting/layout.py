@@ -48,7 +48,7 @@ class Array(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One operation: arrays are told by their numbers."""
+    """One operation, whose arrays are given as numbers."""
 
     name: str
     state: tuple[Any, ...]

@@ -36,7 +36,7 @@ def completed(kind: str, fields: Fields, version: int) -> Fields:
 
 
 def _unknown(like: Any) -> Any:
-    """NaN in place of a vector that was not kept, while a file is checked or for what is no array the same as that."""
+    """NaN for a vector that the file lacks; what is no array, as while a file is checked, stays as it is."""
     with mx.stream(mx.cpu):
         return mx.full(like.shape, math.nan, like.dtype) if isinstance(like, mx.array) else like
 
