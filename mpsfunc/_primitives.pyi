@@ -225,9 +225,9 @@ def mean_of(a: mlx.core.array) -> mlx.core.array | None:
 def known_count(a: mlx.core.array) -> int | None:
     """The value of an int64 that is not to be computed, or None."""
 
-def exportable(outputs: Sequence[mlx.core.array]) -> list[mlx.core.array]:
+def exportable(outputs: Sequence[mlx.core.array], inputs: Sequence[mlx.core.array]) -> list[mlx.core.array]:
     """
-    The arrays, which are not evaluated yet, as mx.export_function can write them.
+    What a traced function made of its inputs, as mx.export_function can write it.
     """
 
 def watched(gathered: mlx.core.array, sockets: Sequence[int], seconds: float) -> mlx.core.array:

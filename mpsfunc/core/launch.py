@@ -1,4 +1,4 @@
-"""Runs one operation on the device a stream names; no other module distinguishes CPU, Metal and CUDA.
+"""Runs one operation on the device a stream names; nothing else that runs distinguishes CPU, Metal and CUDA.
 
 On the CPU an operation is the primitive ``_primitives.<name>``. On a GPU it is one or more `KernelLaunch`, each of a
 kernel body ``metal/<family>/<body>.metal``: Metal takes the text as it is (``mx.fast.metal_kernel``), CUDA takes it
@@ -106,6 +106,8 @@ def exporting(gpu: Gpu, node: Callable[[KernelLaunch, Sequence[mx.array]], list[
 
 def resolve(stream: StreamLike) -> mx.Stream:
     """The stream that ``stream=`` means at this moment; None is the current default."""
+    if stream is not None and not is_a(stream, (mx.Stream, mx.ThreadLocalStream, mx.Device, mx.DeviceType)):
+        raise TypeError(f"stream: not a stream; got stream={printing.describe(stream)}, expected a device or mx.Stream")
     if _exporting.gpu is not None:  # nothing runs on it
         return mx.default_stream(mx.default_device())
     if stream is not None:
@@ -114,10 +116,6 @@ def resolve(stream: StreamLike) -> mx.Stream:
         if is_a(stream, mx.ThreadLocalStream):
             with mx.stream(stream):  # MLX tells in no other way which one this thread has
                 return mx.default_stream(stream.device)
-        if not is_a(stream, (mx.Device, mx.DeviceType)):
-            raise TypeError(
-                f"stream: not a stream; got stream={printing.describe(stream)}, expected a device or mx.Stream"
-            )
     try:
         return mx.default_stream(mx.default_device() if stream is None else stream)
     except (ValueError, IndexError) as error:  # of MLX: no such backend, or not so many devices

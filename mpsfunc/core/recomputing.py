@@ -61,7 +61,7 @@ class Leaves:
                     f"{op}: {name} is nested too deep; got {describe(tree)}, expected at most {_DEEPEST} levels"
                 )
             if kind is dict:
-                keys = sorted(tree, key=str) if self._by_place else tree
+                keys = sorted(tree, key=lambda key: (str(key), a_kind(key))) if self._by_place else tree
                 made = {k: self.take(op, name, tree[k], depth + 1, f"{place}.{k}") for k in keys}
                 return {k: made[k] for k in tree}
             entries = tuple.__iter__(tree) if named else tree  # whatever a class that derives from a NamedTuple says
@@ -70,6 +70,8 @@ class Leaves:
                 self.take(op, name, t, depth + 1, f"{place}.{step}") for step, t in zip(steps, entries, strict=True)
             ]
             return _Named(kind, taken) if named else kind(taken)
+        if self._by_place and hasattr(kind, "__dlpack__"):
+            raise TypeError(f"{op}: {name} has an array of another library; got {a_kind(tree)}, expected mx.array")
         if is_a(tree, (list, tuple, dict, Iterator)) or _holds_arrays(tree):
             raise TypeError(
                 f"{op}: {name} holds a collection or object whose arrays cannot be followed; got {a_kind(tree)}, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 from collections import Counter
 from collections.abc import Iterable
@@ -121,7 +122,9 @@ def exported(path: str | os.PathLike[str]) -> Exported:
     name = places.name_of("exported", path)
     try:
         with places.errors("exported", name), places.opened("exported", name) as file:
-            data = file.read()
+            length = os.fstat(file.fileno()).st_size
+            # Mapped: of a large file of something else only the beginning is read.
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if length else b""
         whole = layout.read(memoryview(data))
     except Refused as why:
         complaint, rule = why.args
@@ -136,20 +139,14 @@ def exported(path: str | os.PathLike[str]) -> Exported:
     held = [ExportedArray("", each.array.shape, each.array.dtype) for each in constants(whole)]
     held.sort(key=lambda array: -layout.Array(array.shape, array.dtype).nbytes)
     return Exported(
-        whole.mlx, about.get("mpsfunc", ""), about.get("device", ""), tuple(signatures), tuple(held), len(data)
+        whole.mlx, about.get("mpsfunc", ""), about.get("device", ""), tuple(signatures), tuple(held), length
     )
 
 
 def _about(whole: Whole) -> dict[str, Any]:
     """What `export` wrote of the file; nothing where it did not."""
-    text = whole.metadata
-    if not text:
-        try:
-            text = layout.read_string(whole.rest) if whole.rest else ""
-        except layout.Refused:
-            text = ""
     try:
-        about = json.loads(text)
+        about = json.loads(whole.metadata)
     except (ValueError, RecursionError):
         return {}
     named = about.get("signatures") if isinstance(about, dict) and isinstance(about.get("mpsfunc"), str) else None

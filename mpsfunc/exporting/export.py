@@ -111,6 +111,7 @@ def export(
         whole = layout.read(memoryview(Path(begun).read_bytes()))
     whole = finishing.finished(whole, kernels, version, [call.names for call in calls], results)
     parts = list(layout.written(whole))
+    finishing.warn_of_constants(whole)
 
     def write(file: io.BufferedWriter) -> None:
         file.writelines(parts)
@@ -118,4 +119,3 @@ def export(
 
     with places.errors("export", name):
         places.put("export", name, target, before, write)
-    finishing.warn_of_constants(whole)

@@ -11,7 +11,6 @@ import mlx.core as mx
 from mpsfunc.core.mlx_table import release
 from mpsfunc.core.printing import brief
 from mpsfunc.core.versions import VERSION
-from mpsfunc.exporting import layout
 from mpsfunc.exporting.kernels import Kernels
 from mpsfunc.exporting.layout import Constant, Operation, Whole
 from mpsfunc.exporting.states import CPU_ONLY, KERNEL, letters
@@ -53,13 +52,7 @@ def finished(
         signatures.append(signature._replace(steps=tuple(steps)))
     named = [{"inputs": i, "outputs": o} for i, o in zip(inputs, outputs, strict=True)]
     about = json.dumps({"mpsfunc": VERSION, "device": kernels.gpu, "signatures": named}, separators=(",", ":"))
-    there = release(version) >= layout.METADATA
-    return whole._replace(
-        mlx=version,
-        signatures=tuple(signatures),
-        metadata=about if there else "",
-        rest=b"" if there else layout.string(about),
-    )
+    return whole._replace(mlx=version, signatures=tuple(signatures), metadata=about)
 
 
 def _finished(step: Operation, kernels: Kernels, version: str, known: dict[int, str]) -> Operation:

@@ -91,13 +91,12 @@ class Signature(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """All of a file; ``rest`` is what follows, which MLX does not read."""
+    """All of a file. Metadata is a string of any content; in older layouts it follows everything that MLX reads."""
 
     mlx: str
     shapeless: bool
     metadata: str
     signatures: tuple[Signature, ...]
-    rest: bytes = b""
 
 
 # Reading ------------------------------------------------------------------------------------------------
@@ -242,20 +241,11 @@ def read(data: memoryview) -> Whole:
         raise Refused(f"it has {count} signatures")
     constants: dict[int, Constant] = {}
     signatures = tuple(reader.signature(constants) for _ in range(count))
-    return Whole(version, shapeless, metadata, signatures, bytes(data[reader.at :]))
-
-
-def read_string(data: bytes) -> str:
-    """A string that ends where the data does.
-
-    Raises:
-        Refused: It is none.
-    """
-    reader = _Reader(memoryview(data))
-    text = reader.string()
+    if reader.version < METADATA and reader.at < len(data):
+        metadata = reader.string()
     if reader.at != len(data):
-        raise Refused(f"more follows the string at byte {reader.at}")
-    return text
+        raise Refused(f"more follows the last signature at byte {reader.at}")
+    return Whole(version, shapeless, metadata, signatures)
 
 
 # Writing ------------------------------------------------------------------------------------------------
@@ -340,7 +330,8 @@ def written(whole: Whole) -> Iterator[bytes | memoryview]:
         yield _vector("Q", tuple(numbers[number] for number in signature.outputs))
         yield struct.pack("<Q", len(signature.steps))
         yield from tape
-    yield whole.rest
+    if version < METADATA and whole.metadata:
+        yield string(whole.metadata)
 
 
 def _operation(operation: Operation, version: tuple[int, ...]) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -71,14 +72,21 @@ def traced(path: str, function: Callable[..., Any], given: Sequence[Call], kerne
         if not leaves.arrays:
             raise TypeError(f"export: the function returns no array; got result={describe(result)}, expected some")
         names.append(leaves.names)
-        exportable: list[mx.array] = module.exportable(leaves.arrays)
+        exportable: list[mx.array] = module.exportable(leaves.arrays, list(arrays))
         return exportable
 
     key = recomputing.random_state()
     try:
         with launch.exporting(kernels.gpu, kernels.node), mx.exporter(path, flat) as write:
             for call in given:
-                write(*call.arrays)
+                # Others of their shapes: the function may read the arguments themselves, too, as constants.
+                write(*(mx.zeros(a.shape, a.dtype) for a in call.arrays))
+    except RuntimeError as error:
+        if not str(error).startswith("[write]"):
+            raise
+        raise OSError(
+            f"export: no temporary file can be written; got {error}, expected room in {tempfile.gettempdir()}"
+        ) from None
     except ValueError as error:
         unwritten = _UNWRITTEN.fullmatch(str(error))
         if unwritten is None:

@@ -62,8 +62,9 @@ def overlap(boxes: mx.array, others: mx.array, kind: str, epsilon: float, *, exa
         along, down = _factors(wide, high, epsilon)
         whole = (wide * along) * (high * down)
         return made - ratio(whole - pair.areas(along, down)[1], whole, epsilon * along * down)
-    fit = _fit(mx.maximum(mx.maximum(wide, high), math.sqrt(epsilon)))
-    apart = ((x.middle - u.middle) * fit).square() + ((y.middle - v.middle) * fit).square()
+    across, below = x.middle - u.middle, y.middle - v.middle
+    fit = _fit(mx.maximum(mx.maximum(mx.maximum(wide, high), mx.maximum(abs(across), abs(below))), math.sqrt(epsilon)))
+    apart = (across * fit).square() + (below * fit).square()
     far = made - ratio(apart, (wide * fit).square() + (high * fit).square(), epsilon * fit * fit)
     if kind == "diou":
         return far
@@ -75,7 +76,8 @@ def overlap(boxes: mx.array, others: mx.array, kind: str, epsilon: float, *, exa
 def ratio(part: mx.array, whole: mx.array, epsilon: float | mx.array = 0.0) -> mx.array:
     """``part / (whole + epsilon)`` of a part of the whole; 0 where the whole is, and so are its derivatives there."""
     none = whole == 0
-    made = part / mx.where(none, mx.ones_like(whole), whole + epsilon)
+    fit = mx.where(none, mx.ones_like(whole), _fit(whole + epsilon))  # the derivative squares the denominator
+    made = (part * fit) / mx.where(none, mx.ones_like(whole), (whole + epsilon) * fit)
     return mx.where(none, mx.zeros_like(made), made)
 
 
@@ -84,14 +86,14 @@ class _Pair:
 
     def __init__(self, a: list[Side], b: list[Side]) -> None:
         self._a, self._b = a, b
-        self._common = [_smaller(p.high, q.high) - _larger(p.low, q.low) for p, q in zip(a, b, strict=True)]
+        common = [_smaller(p.high, q.high) - _larger(p.low, q.low) for p, q in zip(a, b, strict=True)]
         # Not &, whose vmap returns wrong numbers in MLX 0.32.4.
-        self._meets = mx.logical_and(self._common[0] > 0, self._common[1] > 0)
+        meets = mx.logical_and(common[0] > 0, common[1] > 0)
+        self._common = [mx.where(meets, length, mx.zeros_like(length)) for length in common]
 
     def areas(self, along: mx.array, down: mx.array) -> tuple[mx.array, mx.array]:
         """The intersection and the union, of lengths times these factors."""
         both = (self._common[0] * along) * (self._common[1] * down)
-        both = mx.where(self._meets, both, mx.zeros_like(both))
         own, other = ((x.length * along) * (y.length * down) for x, y in (self._a, self._b))
         return both, own + other - both
 
@@ -111,9 +113,13 @@ def _around(a: Side, b: Side) -> mx.array:
 
 
 def _fit(length: mx.array) -> mx.array:
-    """The power of two that brings a length near 1, as far as there is one; a constant in derivatives."""
+    """The power of two that brings a length near 1, as far as there is one; a constant in derivatives.
+
+    Of 0 it is one that has a square, which second derivatives contain.
+    """
     bits, unit, bias = (mx.int64, 2**52, 1023) if length.dtype == mx.float64 else (mx.int32, 2**23, 127)
-    whole = mx.view(mx.stop_gradient(mx.clip(length, 2.0 ** (1 - bias), 2.0 ** (bias - 1))), bits)
+    length = mx.stop_gradient(mx.where(length == 0, 2.0 ** (1 - bias // 2), length))
+    whole = mx.view(mx.clip(length, 2.0 ** (1 - bias), 2.0 ** (bias - 1)), bits)
     return mx.view(2 * bias * unit - (whole - whole % unit), length.dtype)
 
 

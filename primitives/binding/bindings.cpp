@@ -100,8 +100,8 @@ NB_MODULE(_primitives, m) {
         "What an array, not evaluated yet, is the hard sigmoid of, relu6(x + 3) / 6; None of others.");
   m.def("mean_of", &mean_of, "a"_a, "The images of whose pixels an array, not evaluated yet, is the mean, or None.");
   m.def("known_count", &known_count, "a"_a, "The value of an int64 that is not to be computed, or None.");
-  m.def("exportable", &exportable, "outputs"_a,
-        "The arrays, which are not evaluated yet, as mx.export_function can write them.");
+  m.def("exportable", &exportable, "outputs"_a, "inputs"_a,
+        "What a traced function made of its inputs, as mx.export_function can write it.");
   m.def("watched", &watched, "gathered"_a, "sockets"_a, "seconds"_a,
         "What mx.distributed.all_gather makes of a row of uint32 on the CPU, with a limit to how long it may take.");
   m.def("set_run_ahead", &set_run_ahead, "share"_a,

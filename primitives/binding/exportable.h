@@ -3,34 +3,59 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <string>
+#include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "binding/vmap.h"
 #include "mlx/array.h"
+#include "mlx/fast_primitives.h"
 #include "mlx/ops.h"
 #include "mlx/primitives.h"
 
 namespace mpsf {
 
-// Values as MLX writes them: it takes the bytes of any array for those of one whose elements follow each other.
-inline mx::array as_written(const mx::array& a) {
-  if (a.is_tracer() || !a.is_available() || a.flags().row_contiguous || a.size() == 0) return a;
+// Values as MLX writes them: it takes the bytes of any array, at once, for those of one whose elements follow each
+// other, even where there are no bytes.
+inline mx::array as_written(mx::array a) {
+  if (a.status() == mx::array::Status::unscheduled) {
+    throw std::invalid_argument(
+        "export: the function reads an array without values, which another traced function left behind; got one of " +
+        std::to_string(a.ndim()) + " axes, expected an argument or an array with values");
+  }
+  a.wait();
+  if (a.flags().row_contiguous || a.size() == 0) return a;
   mx::array copy = mx::contiguous(a);
   copy.eval();
   return copy;
 }
 
+// Whether what an operation computes depends on how its inputs lie in memory.
+inline bool depends_on_layout(const mx::Primitive& primitive) {
+  const std::string name = primitive.name();
+  if (name == "AsStrided") return true;
+  return name == "CustomKernel" && !std::get<5>(static_cast<const mx::fast::CustomKernel&>(primitive).state());
+}
+
 // The same values without custom functions, which only hand on what their function made, without copies that change
 // the layout alone, and with MLX's own kernels in place of `GpuKernel`.
-inline std::vector<mx::array> exportable(const std::vector<mx::array>& outputs) {
+inline std::vector<mx::array> exportable(const std::vector<mx::array>& outputs, const std::vector<mx::array>& inputs) {
   std::unordered_map<std::uintptr_t, mx::array> made;
+  std::unordered_set<std::uintptr_t> copies;  // by number, of what is no longer copied
+  for (const mx::array& in : inputs) made.insert({in.id(), in});
   const auto rebuilt = [&](const mx::array& a) {
     std::vector<mx::array> inputs;
     bool changed = false;
     for (const mx::array& in : a.inputs()) {
+      if (copies.count(in.id()) && depends_on_layout(a.primitive())) {
+        throw std::invalid_argument(std::string("export: MLX cannot write Contiguous, which ") + a.primitive().name() +
+                                    " depends on; got " + a.primitive().name() +
+                                    " of a contiguous copy, expected operations that read an array however it lies");
+      }
       inputs.push_back(made.at(in.id()));
       changed = changed || inputs.back().id() != in.id();
     }
@@ -43,6 +68,7 @@ inline std::vector<mx::array> exportable(const std::vector<mx::array>& outputs) 
         instead.push_back(cut ? result->inputs()[0] : *result);
       }
     } else if (name == "Contiguous") {
+      copies.insert(a.id());
       instead = inputs;
     } else if (const auto* kernel = dynamic_cast<const GpuKernel*>(&a.primitive())) {
       instead = kernel->as_mlx_makes_it(inputs);

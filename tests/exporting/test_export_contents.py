@@ -199,7 +199,6 @@ def test_what_mlx_writes_is_read_and_written_again(what: str, path: Path) -> Non
     mx.export_function(str(path), STATES_OF_MLX[what], mx.ones(3))
     whole = layout.read(memoryview(path.read_bytes()))
     again = layout.read(memoryview(b"".join(layout.written(whole))))
-    assert whole.rest == b""  # every state ends where the next part begins
     names = [[o.name for o in each.signatures[0].operations] for each in (whole, again)]
     assert names[0] == names[1] and set(names[0]) <= set(states.STATES)
     assert [o.state for o in whole.signatures[0].operations] == [o.state for o in again.signatures[0].operations]

@@ -269,3 +269,27 @@ def test_a_reduction_may_stand_in_its_place_and_is_no_type(on_cpu: mx.Device) ->
     for function in (mf.box_iou_loss, mf.box_iou_loss_grad):
         with pytest.raises(ValueError, match="unknown type; got type='mean', .*, or reduction='mean'"):
             function(a, b, wrong)
+
+
+@each_kind
+@pytest.mark.parametrize("scale", [1e-30, 1e-5, 1.0, 16.0, 1e10, 1e30])
+def test_flat_and_inverted_boxes_have_slopes(kind: OverlapName, scale: float, device: mx.Device) -> None:
+    """First and second derivatives are numbers wherever corners of whole numbers lie."""
+    rng = np.random.default_rng(3)
+    a, b = (mx.array(scale * rng.integers(-3, 4, (500, 4)), mx.float32) for _ in range(2))
+
+    def lost(boxes: mx.array) -> mx.array:
+        return mf.box_iou_loss(boxes, b, kind, reduction="sum", epsilon=0.0)
+
+    slope = mx.grad(lost)
+    assert np.isfinite(exact(slope(a))).all()
+    if 1e-5 <= scale <= 1e10:  # else they have no number in float32
+        assert np.isfinite(exact(mx.grad(lambda boxes: (slope(boxes) * scale).sum())(a))).all()
+
+
+def test_flat_boxes_apart_have_no_slope(device: mx.Device) -> None:
+    flat, point = mx.array([[16.0, 0, 16, 16]]), mx.zeros((1, 4))
+    assert not exact(mx.grad(lambda a: mf.box_iou(a, point).sum())(flat)).any()
+    beside = mx.array([[0.0, 0, 1e-23, 1e23]])
+    made = mx.grad(lambda a: mf.box_iou(a, beside).sum())(mx.array([[0.0, 0, 1, 1]]))
+    assert np.isfinite(exact(made)).all()
