@@ -270,9 +270,10 @@ def max_pool_indices(state: MaxPoolState, *, stream: StreamLike = None) -> mx.ar
         codes = state.winners.astype(mx.uint32)
         lost = codes >= taps
         tap = mx.where(lost, 0, codes).astype(mx.int32)
-        down, across = mx.divmod(tap, cols.size)
+        # By a table: mx.divmod within mx.vmap ends the process in MLX 0.32.4, and earlier versions read no quotients.
+        down = mx.take(mx.repeat(mx.arange(rows.size), cols.size), tap)
         h = mx.array(starts(rows), mx.int32)[None, :, None, None] + down * rows.dilation
-        w = mx.array(starts(cols), mx.int32)[None, None, :, None] + across * cols.dilation
+        w = mx.array(starts(cols), mx.int32)[None, None, :, None] + (tap - down * cols.size) * cols.dilation
         at = mx.clip(h, 0, rows.n_in - 1) * cols.n_in + mx.clip(w, 0, cols.n_in - 1)
         return mx.where(lost, -1, at).astype(mx.int32)
 
