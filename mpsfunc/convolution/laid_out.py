@@ -63,7 +63,7 @@ class Adding(LaidOut):
 def isa() -> int | None:
     """The number of the instruction set in use; None where nothing can be laid out."""
     module = launch.optional_module()
-    return None if module is None or launch.backend(launch.resolve(None)) != "cpu" else module.isa_number()
+    return None if module is None or not launch.on_cpu() else module.isa_number()
 
 
 def lay_out(weights: Callable[[], mx.array], groups: int) -> LaidOut | None:

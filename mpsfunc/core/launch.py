@@ -13,8 +13,8 @@ import functools
 import itertools
 import math
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -78,14 +78,14 @@ def _names(names: tuple[Name, ...], which: int) -> tuple[str, ...]:
     return tuple(name if isinstance(name, str) else name[which] for name in names)
 
 
-class _Exporting(threading.local):
-    """For which GPU this thread makes a file instead of running anything, and what makes a kernel's node of it."""
+class _Exporting(NamedTuple):
+    """For which GPU a thread makes a file instead of running anything, and what makes a kernel's node of it."""
 
-    gpu: Gpu | None = None
+    gpu: Gpu
     node: Callable[[KernelLaunch, Sequence[mx.array]], list[mx.array]]
 
 
-_exporting = _Exporting()
+_exporting: ContextVar[_Exporting | None] = ContextVar("exporting", default=None)  # each thread has its own
 
 
 @contextlib.contextmanager
@@ -96,19 +96,18 @@ def exporting(gpu: Gpu, node: Callable[[KernelLaunch, Sequence[mx.array]], list[
         gpu: The GPU.
         node: Called for each kernel of ours with its launch and the arrays that it reads, in place of launching it.
     """
-    before = _exporting.gpu, getattr(_exporting, "node", node)
-    _exporting.gpu, _exporting.node = gpu, node
+    before = _exporting.set(_Exporting(gpu, node))
     try:
         yield
     finally:
-        _exporting.gpu, _exporting.node = before
+        _exporting.reset(before)
 
 
 def resolve(stream: StreamLike) -> mx.Stream:
     """The stream that ``stream=`` means at this moment; None is the current default."""
     if stream is not None and not is_a(stream, (mx.Stream, mx.ThreadLocalStream, mx.Device, mx.DeviceType)):
         raise TypeError(f"stream: not a stream; got stream={printing.describe(stream)}, expected a device or mx.Stream")
-    if _exporting.gpu is not None:  # nothing runs on it
+    if _exporting.get() is not None:  # nothing runs on it
         return mx.default_stream(mx.default_device())
     if stream is not None:
         if is_a(stream, mx.Stream):
@@ -124,11 +123,17 @@ def resolve(stream: StreamLike) -> mx.Stream:
 
 def backend(stream: mx.Stream) -> Literal["cpu", "metal", "cuda"]:
     """What runs the work of this resolved stream."""
-    if _exporting.gpu is not None:
-        return _exporting.gpu
+    file = _exporting.get()
+    if file is not None:
+        return file.gpu
     if stream.device == CPU:
         return "cpu"
     return "metal" if mx.metal.is_available() else "cuda"
+
+
+def on_cpu() -> bool:
+    """Whether the CPU runs what names no stream."""
+    return _exporting.get() is None and mx.default_device() == CPU
 
 
 def routed(stream: mx.Stream, *backends: str) -> bool:
@@ -138,7 +143,7 @@ def routed(stream: mx.Stream, *backends: str) -> bool:
     """
     return (
         backend(stream) in backends
-        and _exporting.gpu is None
+        and _exporting.get() is None
         and not environment.switch("MPSFUNC_DETERMINISTIC", False)
     )
 
@@ -167,7 +172,7 @@ def after(image: mx.array, arrays: Sequence[mx.array]) -> mx.array:
 def cut(a: mx.array, index: Any) -> mx.array:
     """``a[index]``. Nothing, on a GPU, is zeros: what MLX has CUDA do for its gradient ends the process."""
     part: mx.array = a[index]
-    return part if part.size or backend(resolve(None)) == "cpu" else mx.zeros(part.shape, a.dtype)
+    return part if part.size or on_cpu() else mx.zeros(part.shape, a.dtype)
 
 
 def launch(
@@ -223,8 +228,9 @@ def run_kernel(
     **options: Any,
 ) -> list[mx.array]:
     """Launches one kernel body on a GPU. ``metal`` is for tests that ask for the text on a machine without one."""
-    if _exporting.gpu is not None:
-        return _exporting.node(of, arrays)
+    file = _exporting.get()
+    if file is not None:
+        return file.node(of, arrays)
     on_metal = mx.metal.is_available() if metal is None else metal
     constants = constants_of(of, arrays)
     words = () if of.params is None else for_gpu(of.params)

@@ -30,7 +30,7 @@ class Linear(Fusing, stock.Linear):
 
     def takes(self, x: mx.array) -> bool:
         """On the CPU."""
-        return super().takes(x) and launch.backend(launch.resolve(None)) == "cpu"
+        return super().takes(x) and launch.on_cpu()
 
     def run(self, x: mx.array, neuron: mf.Neuron | None = None, add: mx.array | None = None) -> mx.array:
         """What a call computes with mpsfunc's functions: the product, plus ``add``, then the activation."""

@@ -29,7 +29,7 @@ def read(x: mx.array, following: Following | None = None, reader: Any = None) ->
         following: Of the layer. Default: sums stay.
         reader: The layer. Default: none is told of.
     """
-    if launch.backend(launch.resolve(None)) != "cpu":
+    if not launch.on_cpu():
         return x
     factors = lazy.channel_factors(x)
     folding = following is not None and following.folding

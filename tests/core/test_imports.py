@@ -46,7 +46,7 @@ def test_what_takes_long_is_imported_later() -> None:
 
 def test_names_bring_little_but_the_package() -> None:
     """All of them at once, but for files, which are JSON inside, and what stands on ``mlx.nn``."""
-    names = [name for name in mf.__all__ if name not in ("graph", "load", "nn", "save")]
+    names = [name for name in mf.__all__ if name not in ("export", "exported", "graph", "load", "nn", "save")]
     brought = told(f"{BEGIN}all_of_them = [getattr(mf, name) for name in {names}]\nprint({{*sys.modules}} - before)")
     assert "mpsfunc.normalization.across_processes" in brought and LATER & brought <= {"threading", "zlib"}
 

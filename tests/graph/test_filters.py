@@ -128,7 +128,7 @@ def test_a_filter_of_pixels_takes_the_place_of_coordinates_that_nobody_gave() ->
         wrong = graph.resize_bilinear(x, (3, 4), antialias=True, **{name: value})
         with pytest.raises(ValueError, match="a filter has no (asymmetric|edges of zero); got"):
             graph.compile(wrong)({}, {"x": numbers(X, 0)})
-    assert "as MPS's nodes have it, but for ``antialias=True``." in graph.resize_bilinear.__doc__
+    assert "as in MPS's nodes, but for ``antialias=True``." in graph.resize_bilinear.__doc__
     assert "antialias" not in graph.upsample_bilinear.__doc__
 
 

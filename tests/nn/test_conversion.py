@@ -285,7 +285,7 @@ def test_modules_that_hold_themselves() -> None:
     more.append(more)
     for function in (nn.convert, nn.revert):
         said = f"^{function.__name__}: a module "
-        with pytest.raises(ValueError, match=said + r"holds itself; got 'first\.layers\.0\.up\.a\.0', "):
+        with pytest.raises(ValueError, match=said + r"contains itself; got 'first\.layers\.0\.up\.a\.0', "):
             function(block)
         with pytest.raises(ValueError, match=said + "is nested too deep; got '', expected lists"):
             function(deep)

@@ -69,8 +69,22 @@ def of_version_1(contents: bytes) -> bytes:
             return {kind: {name: earlier(body[name]) for name in trees.fields_of(str(kind), 1)}}
         return {name: earlier(part) for name, part in node.items()}
 
+    def named(node: Any) -> set[str]:
+        if isinstance(node, list):
+            return set().union(*map(named, node))
+        if not isinstance(node, dict):
+            return set()
+        return {node["array"]} if [*node] == ["array"] else set().union(*map(named, node.values()))
+
     file = File(contents)
     file.metadata[VERSION], file.tree = "1", earlier(file.tree)
+    kept, data = named(file.tree), b""
+    for name, entry in sorted(file.entries.items(), key=lambda item: item[1]["data_offsets"]):
+        begin, end = entry["data_offsets"]
+        if name in kept:
+            entry["data_offsets"] = [len(data), len(data) + end - begin]
+            data += file.data[begin:end]
+    file.entries, file.data = {name: entry for name, entry in file.entries.items() if name in kept}, data
     file.seal()
     return file.contents()
 
