@@ -17,36 +17,41 @@ ALL, OVER_EAGER = 1.0, 1.3  # times the faster in each cell, and times PyTorch e
 OF_FLOAT32 = 1.1  # times the float32 time, where the processor does not multiply bfloat16
 OF_ALIVE = 1.15  # on a GPU, times what is alive
 OF_EAGER = {"ResNet-50": 1.0}  # on a GPU what is alive, times PyTorch eager's; others 1.1
-_SIDES = """Networks are those of `tests/models`, written with mlx.nn and once more in PyTorch, with the same random
-weights and statistics; nothing is drawn at random in training (no dropout, no stochastic depth). *mpsfunc* is MLX's
-model after `mpsfunc.nn.convert` with an example, for inference also with `inference=True`, compiled by `mx.compile`.
-PyTorch has its images channels last; *compiled* is `torch.compile`, for inference with frozen weights. A step of
-training is forward, backward and SGD with momentum; the loss is cross-entropy, or for the U-Net, the generator and the
-YOLO backbone (that of YOLOv8-s) the squared differences of the results from 1. In bfloat16 everything is bfloat16 but
-the loss. Images have 224 pixels a side, the U-Net's 128, the YOLO backbone's 416, the generator's 64, and those of the
-two small ones 32: *small* has six 3x3 convolutions, and ResNet-20 is He's for CIFAR, with projections. Before anything
-is timed, results are compared with those of PyTorch eager: outputs of inference have to agree to {outputs:g}, the first
-loss of a training to {losses:g}, and the fall of the loss in two steps to a tenth of it (in bfloat16 to {wide:g},
-{wide_losses:g} and a half).
+_SIDES = """The networks are those of `tests/models`: each is written with mlx.nn and again in PyTorch, has the same
+random weights and statistics in both, and no dropout or stochastic depth. *mpsfunc* is the model of mlx.nn after
+`mpsfunc.nn.convert` with an example input (for inference with `inference=True`), compiled by `mx.compile`. *PyTorch* is
+eager, with images channels last; *compiled* is `torch.compile`, for inference with frozen weights.
 
-Each library runs in a process of its own. These take turns, and are started {processes} times. """
-_CPU = """A turn is a step that is not
-counted, since threads have slept and caches hold other data, and then the mean of as many evaluated steps as fill
-{turn} s. If a step takes more than a second, stock MLX and JAX take two turns of one step, and none if it takes more
-than a minute. *ms* are medians; ratios are the medians of the turns' ratios with a bootstrap interval of 95 %. No
-library has more than two threads, on two cores. A target is met by a median of at least 1 with a lower end of at least
-0.97. In bfloat16 this is the target if the processor has instructions for it; otherwise it is at most {float32:g} times
-mpsfunc's own time in float32. *MB* is the growth of a process's peak memory (VmHWM) over the first three steps, beyond
-parameters and images but with the optimizer's state (for compiled PyTorch and JAX after compiling); the least growth
-counts if there were several processes. The target of a training is no more memory than PyTorch eager. Written by
+A training step is forward, backward and SGD with momentum. The loss is cross-entropy; where a network has no classes
+(U-Net, generator, YOLO backbone), it is the mean of (y - 1)^2 over an output y, added up over the outputs. In bfloat16,
+weights, images, states and gradients are bfloat16, and the loss is computed in float32. Images are 224x224, except for
+the U-Net (128x128), the YOLO backbone (that of YOLOv8-s; 416x416) and two networks for 32x32: *small*, which has six
+3x3 convolutions, and ResNet-20, as He et al. (2015) define it for CIFAR, with projection shortcuts. The generator makes
+images of 64x64.
+
+Before anything is timed, results are compared with those of PyTorch eager. Errors may be at most {outputs:g} of the
+outputs' norm in inference, {losses:g} of the loss in the first training step, and {drops:g} of its decrease over two
+steps. In bfloat16 these are {wide:g}, {wide_losses:g} and {wide_drops:g}.
+
+Each library runs in its own process, which is started {processes} times; one computes at a time, in turn. """
+_CPU = """In a turn,
+one step is not counted, because threads were asleep and the caches hold other data; then steps run for {turn} s, and
+their mean counts. If a step takes more than a second, stock MLX and JAX have two turns of one step; if more than a
+minute, none. *ms* is the median of the turns. Ratios are medians of the turns' ratios, with a bootstrap interval of
+95 %. Every library uses at most two threads, on two cores. A target is met if the median is at least 1 and the lower
+end at least 0.97. In bfloat16 this holds for processors with instructions for it; on others, mpsfunc may take at most
+{float32:g} times its own time in float32. *MB* is how much a process's peak memory (VmHWM) grows in the first three
+steps: parameters and images are not in it, the optimizer's state is (for compiled PyTorch and JAX, compilation is not).
+Of several processes the least growth counts. The target in training is no more memory than PyTorch eager. Written by
 `python -m tests.bench networks`."""
-_GPU = """A turn is {warm} steps
-that are not counted and then the mean of {steps}, which are launched without waiting for each other. Ratios are medians
-of the turns' ratios with a bootstrap interval of 95 %. Float32 is with TensorFloat-32 for all, and results then have to
-agree to {tf32:g}. A target is met by a median of at least 1 with a lower end of at least 0.97; for inference of one
-image it compares with PyTorch eager alone. *MB* is the peak of the library's allocator over steps that are evaluated
-one by one, *ahead* over {steps} steps launched without waiting, and *alive* with `MLX_MAX_OPS_PER_BUFFER=2`, which
-shows how much memory is in use at once. Written by `python -m tests.bench networks --gpu`."""
+_GPU = """In a turn,
+{warm} steps are not counted; then {steps} are launched without waiting for each other, and their mean counts. Ratios
+are medians of the turns' ratios, with a bootstrap interval of 95 %. Float32 uses TensorFloat-32 in all libraries, and
+errors may then be at most {tf32:g} of the outputs' norm. A target is met if the median is at least 1 and the lower end
+at least 0.97; for inference of one image it compares with PyTorch eager only. *MB* is the peak of the library's
+allocator: *evaluated*, over steps that are evaluated one at a time; *ahead*, over {steps} steps launched without
+waiting; *alive*, with `MLX_MAX_OPS_PER_BUFFER=2`, which is the memory that is in use at once. Written by
+`python -m tests.bench networks --gpu`."""
 
 
 class Line(NamedTuple):
@@ -81,8 +86,10 @@ def write(table: Path) -> str:
     method = (_SIDES + (_GPU if on_gpu else _CPU)).format(
         outputs=networks_turns.OUTPUTS["float32"],
         losses=networks_turns.LOSSES["float32"],
+        drops=networks_turns.DROPS["float32"],
         wide=networks_turns.OUTPUTS["bfloat16"],
         wide_losses=networks_turns.LOSSES["bfloat16"],
+        wide_drops=networks_turns.DROPS["bfloat16"],
         tf32=networks_turns.OUTPUTS["tf32"],
         processes=networks_turns.PROCESSES,
         turn=networks_turns.TURN,
@@ -91,7 +98,7 @@ def write(table: Path) -> str:
         float32=OF_FLOAT32,
     )
     name = table.stem
-    title = f"Whole networks on {'an NVIDIA GPU' if on_gpu else 'the CPU'}: {name.partition('_')[2].replace('_', ', ')}"
+    title = f"Whole networks on an {_processor(name, records[0], on_gpu)}"
     said = f"{means} {report.counted(met, 'targets')}"
     head = ["network", "mode", "batch", "dtype", *(f"{side}, ms" for side in (OURS, EAGER, "compiled"))]
     head += ["compared with", "times as fast (95 %)", *(f"{side}, MB" for side in (OURS, EAGER, "compiled"))]
@@ -107,6 +114,13 @@ def write(table: Path) -> str:
             report.table(["network", "mode", "batch", "dtype", "side", "ms", "its time, times ours", "MB"], others),
         ]
     return report.save(table.parent, name, parts)
+
+
+def _processor(name: str, record: Record, on_gpu: bool) -> str:
+    if on_gpu:
+        return record["machine"]
+    _, kind, *isa = name.split("_", 2)
+    return f"{dict(amd='AMD', intel='Intel').get(kind, kind)} CPU" + "".join(f" with {each}" for each in isa)
 
 
 def facts(records: Sequence[Record]) -> dict[str, str]:
@@ -198,7 +212,7 @@ def geometric(lines: Iterable[Line]) -> list[str]:
             asked = f" (target {OVER_EAGER:g})" if dtype == "float32" else ""
             found.append(
                 f"In {dtype} mpsfunc is {means[0]:.2f} times as fast as PyTorch eager in the geometric mean over "
-                f"{len(over)} cells{asked}, and {means[1]:.2f} times as fast as what is fastest in each."
+                f"{len(over)} cells{asked}, and {means[1]:.2f} times as fast as the fastest alternative of each cell."
             )
     return found
 

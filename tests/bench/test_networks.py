@@ -284,9 +284,9 @@ def test_the_page_is_written_of_the_table_alone(tmp_path: Path) -> None:
     assert "| small | 8 | float32 | 10 | 11 | 1 x | met |" in text
     assert "2 of 3 targets are met, 1 missed](networks_amd.svg)" in text
     assert (tmp_path / "networks_amd.md").read_text(encoding="utf-8") == text
-    assert text.startswith("# Whole networks on the CPU: amd\n")
+    assert text.startswith("# Whole networks on an AMD CPU\n")
     narrower = page(tmp_path, training, on=ZEN._replace(kind="amd_avx2", isa="avx2"))
-    assert narrower.startswith("# Whole networks on the CPU: amd, avx2\n")
+    assert narrower.startswith("# Whole networks on an AMD CPU with avx2\n")
     assert (tmp_path / "networks_amd.md").read_text(encoding="utf-8") == text
 
 
