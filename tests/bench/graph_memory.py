@@ -27,10 +27,11 @@ SHAPE, QUICK_SHAPE = (8, 96, 96, 32), (2, 16, 16, 4)
 SIDES = ("graph", "autodiff")
 _STEPS = 3
 _SAME = mf.PaddingPolicy()
-_METHOD = """What three steps of training add to the memory of a process (VmHWM) in which parameters and inputs are,
-by the gradient nodes of a graph and by `mx.value_and_grad` of the same functions: the median of {rounds} processes
-each, with the least and the most. Images are {shape}, float32. *x* is the first median over the second. Written by
-`python -m tests.bench.graph_memory`."""
+_METHOD = """What three steps of training take beyond parameters and inputs, by the gradient nodes of a graph and by
+`mx.value_and_grad` of the same functions: medians of {rounds} processes each, with the least and the most. *Arrays* is
+`mx.get_peak_memory`, the most that arrays need at a time. *Process* is how far the peak of the process (VmHWM) rises,
+which also has what malloc cannot use of the memory that it keeps, since arrays of other sizes lie between. Images are
+{shape}, float32; columns are in MB. *x* is the graph's median over autodiff's. Written by `python -m tests.bench.graph_memory`."""
 
 Tree = dict[str, Any]
 Step = Callable[[Tree, Tree, Tree], Any]
@@ -143,38 +144,47 @@ def step(name: str, side: str, shape: tuple[int, ...]) -> tuple[Step, tuple[Tree
     return (f if side == "graph" else mx.value_and_grad(network.plain)), arguments
 
 
-def growth(name: str, side: str, compiled: bool, shape: tuple[int, ...]) -> int:
-    """Bytes that three steps add to this process, which should have done nothing else."""
+class Growth(NamedTuple):
+    """Bytes: the most that new arrays took at a time, and how far the peak of the process rose."""
+
+    arrays: int
+    process: int
+
+
+def growth(name: str, side: str, compiled: bool, shape: tuple[int, ...]) -> Growth:
+    """What three steps add to this process, which should have done nothing else."""
     mx.set_default_device(mx.cpu)
     run, arguments = step(name, side, shape)
     run = mx.compile(run) if compiled else run
     given_back()
-    before = peak_from_now()
+    mx.reset_peak_memory()
+    known, before = mx.get_active_memory(), peak_from_now()
     for _ in range(_STEPS):
         mx.eval(run(*arguments))
-    return peak() - before
+    return Growth(mx.get_peak_memory() - known, peak() - before)
 
 
-def in_fresh_processes(name: str, compiled: bool, shape: tuple[int, ...], rounds: int) -> dict[str, list[int]]:
+def in_fresh_processes(name: str, compiled: bool, shape: tuple[int, ...], rounds: int) -> dict[str, list[Growth]]:
     """The growth of each side, by turns."""
-    found: dict[str, list[int]] = {side: [] for side in SIDES}
+    found: dict[str, list[Growth]] = {side: [] for side in SIDES}
     for _ in range(rounds):
         for side in SIDES:
             told = json.dumps([name, side, compiled, shape])
             command = [sys.executable, "-m", "tests.bench.graph_memory", "--child", told]
             made = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            found[side].append(int(made))
+            found[side].append(Growth(*json.loads(made)))
     return found
 
 
-def row(name: str, compiled: bool, found: dict[str, list[int]]) -> list[str]:
+def row(name: str, compiled: bool, found: dict[str, list[Growth]]) -> list[str]:
     """A line of the table."""
-    medians = [statistics.median(found[side]) for side in SIDES]
-    cells = [
-        f"{median / 1e6:.0f} ({min(found[side]) / 1e6:.0f} to {max(found[side]) / 1e6:.0f})"
-        for side, median in zip(SIDES, medians, strict=True)
-    ]
-    return [name, "yes" if compiled else "no", *cells, f"{medians[0] / medians[1]:.2f}"]
+    cells = []
+    for measure in Growth._fields:
+        each = [[getattr(growth, measure) / 1e6 for growth in found[side]] for side in SIDES]
+        medians = [statistics.median(numbers) for numbers in each]
+        cells += [f"{m:.0f} ({min(n):.0f} to {max(n):.0f})" for m, n in zip(medians, each, strict=True)]
+        cells.append(f"{medians[0] / medians[1]:.2f}")
+    return [name, "yes" if compiled else "no", *cells]
 
 
 def main(rounds: int, folder: Path | None, shape: tuple[int, ...]) -> None:
@@ -188,7 +198,8 @@ def main(rounds: int, folder: Path | None, shape: tuple[int, ...]) -> None:
             print(*rows[-1], sep="\t", flush=True)
     if folder is not None:
         facts = report.cpu_facts(report.commit(), _primitives.isa(), threads=2)
-        head = ["network", "mx.compile", "MB, graph", "MB, autodiff", "x"]
+        head = ["network", "mx.compile"]
+        head += [each for measure in Growth._fields for each in (*(f"{measure}, {side}" for side in SIDES), "x")]
         told = _METHOD.format(rounds=rounds, shape="x".join(map(str, shape)))
         parts = ["# Memory of training graphs", told, report.table(["machine", ""], facts.items())]
         report.save(folder, "graph_memory", [*parts, report.table(head, rows)])
@@ -203,7 +214,7 @@ if __name__ == "__main__":
     args = parser.parse_args()
     if args.child:
         name, side, compiled, shape = json.loads(args.child)
-        print(growth(name, side, compiled, tuple(shape)))
+        print(json.dumps(growth(name, side, compiled, tuple(shape))))
     elif args.quick:
         main(1, None, QUICK_SHAPE)
     else:
