@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import gc
 import importlib.util
 import os
 import re
@@ -58,6 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs_cpu_module: runs the C++ primitives")
     config.addinivalue_line("markers", "needs_dev(module): asks one of the dev dependencies, which make lint installs")
     config.stash[LEFT_OUT] = collections.Counter()
+    gc.disable()  # until the tests are collected, of which little is garbage
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
@@ -129,6 +131,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[LEFT_OUT].update(why_not[item] for item in left_out)
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if not why_not[item]]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Sets the tests aside, so that no collection of garbage walks through all of them, which takes a second."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
