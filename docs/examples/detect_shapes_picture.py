@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from straighten_picture import beside as beside
-from straighten_picture import processor
+from straighten_picture import commit, processor
 
 if TYPE_CHECKING:
     from average_precision import Found
@@ -44,16 +43,6 @@ def save(path: str, drawn: shapes.Shapes, found: Found) -> None:
             label = {"facecolor": COLOURS[name], "edgecolor": "white", "linewidth": 0.5, "pad": 0.8}
             axes.text(x1, y1, f"{LETTERS[name]} {found.score[k]:.2f}", color="white", fontsize=5, bbox=label)
     figure.savefig(path, dpi=100)
-
-
-def commit() -> str:
-    """That of the checkout that this file is in, and whether it has changes."""
-    git = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
-        done = subprocess.run(git, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return done.stdout.strip()
 
 
 def write_page(page: str, outcomes: Mapping[int, Outcome], drawn: shapes.Shapes, steps: int) -> None:

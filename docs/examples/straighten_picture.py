@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import statistics
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,6 +59,7 @@ def write_page(page: str, outcomes: Mapping[int, Outcome], epochs: int) -> None:
 
 Written by `{run}`: {epochs} epochs, {count} held-out digits;
 {where}.
+Commit {commit()}.
 
 Accuracies are those of a classifier that knows upright digits only. Seconds include its own training.
 
@@ -71,6 +73,16 @@ The number above each image is the classifier's answer, in red if it is wrong.
 [Sampling](../families/image/sampling.md#an-example-straightening-digits) says how this works.
 """
     Path(page).write_text(text)
+
+
+def commit() -> str:
+    """That of the checkout that this file is in, and whether it has changes."""
+    git = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        done = subprocess.run(git, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.strip()
 
 
 def processor() -> str:

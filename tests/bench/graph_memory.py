@@ -28,10 +28,10 @@ SIDES = ("graph", "autodiff")
 _STEPS = 3
 _SAME = mf.PaddingPolicy()
 _METHOD = """What three steps of training take beyond parameters and inputs, by the gradient nodes of a graph and by
-`mx.value_and_grad` of the same functions: medians of {rounds} processes each, with the least and the most. *Arrays* is
-`mx.get_peak_memory`, the most that arrays need at a time. *Process* is how far the peak of the process (VmHWM) rises,
-which also has what malloc cannot use of the memory that it keeps, since arrays of other sizes lie between. Images are
-{shape}, float32; columns are in MB. *x* is the graph's median over autodiff's. Written by `python -m tests.bench.graph_memory`."""
+`mx.value_and_grad` of the same functions: medians of {rounds} processes each, with the least and the most, in MB.
+*Arrays* is `mx.get_peak_memory`, the most that arrays need at a time. *Process* is how far the peak of the process
+(VmHWM) rises; in it is also memory that malloc keeps and cannot use, because arrays of other sizes lie between. Images
+are {shape}, float32. *x* is the graph's median over autodiff's. Written by `python -m tests.bench.graph_memory`."""
 
 Tree = dict[str, Any]
 Step = Callable[[Tree, Tree, Tree], Any]
