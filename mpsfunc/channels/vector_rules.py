@@ -51,7 +51,7 @@ class _SlopeSpec(NamedTuple):
 def slope(scale: Vector, var: Vector, eps: float, stream: mx.Stream) -> Vector:
     """What an image less its mean is multiplied with."""
     if launch.backend(stream) != "cpu":
-        return _compiled_slope(scale, var, eps)
+        return _fused_slope(scale, var, eps)
     return slope_kernel(scale, var, _SlopeSpec(BnSlopeParams(eps), stream))
 
 
@@ -71,7 +71,7 @@ def _scaled_root(scale: Vector, var: Vector, eps: float) -> Vector:
     return scale * inverse_root(var, eps)
 
 
-_compiled_slope: Callable[[Vector, Vector, float], Vector] = mx.compile(_scaled_root)  # one kernel on a GPU
+_fused_slope: Callable[[Vector, Vector, float], Vector] = launch.fused(_scaled_root)
 
 
 def _no_kernels() -> tuple[KernelLaunch, ...]:

@@ -313,13 +313,15 @@ def watched(gathered: mx.array, sockets: list[int], seconds: float) -> mx.array:
 def fused(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function`` of small arrays as one GPU kernel, since a chain of them would cost more than an image.
 
-    On the CPU it stays as it is: there MLX would call a compiler.
+    On the CPU it stays as it is: there MLX would call a compiler. So it does where a function is exported: MLX cannot write
+    what it made of constants.
     """
     compiled = mx.compile(function)
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
-        return (function if mx.default_device() == CPU else compiled)(*args)
+        plain = mx.default_device() == CPU or _exporting.get() is not None
+        return (function if plain else compiled)(*args)
 
     return call
 

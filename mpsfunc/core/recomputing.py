@@ -17,6 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import mlx.core as mx
 
+from mpsfunc.core import thread_ends
 from mpsfunc.core.arguments import is_a
 from mpsfunc.core.numpy_later import np
 from mpsfunc.core.printing import a_kind, describe
@@ -174,6 +175,7 @@ def _apart(results: Sequence[mx.array]) -> list[mx.array]:
 def random_state() -> mx.array:
     """MLX's random state of this thread, which later draws do not change."""
     state: Any = mx.random.state
+    thread_ends.wait_at_exit()
     return copy.copy(state[0])  # type: ignore[no-any-return]
 
 

@@ -33,7 +33,7 @@ def export(
     function: Function,
     *args: object,
     device: Gpu = "metal",
-    mlx: Literal["0.31.1"] | None = None,
+    mlx: str | None = None,
     also: Sequence[tuple[object, ...]] = (),
 ) -> None:
     """Writes a function to a file, which MLX runs on a GPU without Python and without mpsfunc.
@@ -61,8 +61,8 @@ def export(
             signature, with arrays that have no values.
         args: Arguments, of which arrays give shapes and dtypes. They may be in lists, tuples, states and dicts.
         device: The GPU that runs the file: "metal", Apple's, or "cuda", NVIDIA's of compute capability 8.0 and newer.
-        mlx: The version of MLX whose layout the file has, which is not the same in each: None, that of this process,
-            or "0.31.1", for MLX Swift.
+        mlx: The version of MLX whose layout the file has, which is not the same in each: that of this process, the
+            default, or "0.31.1", for MLX Swift.
         also: Tuples of other arguments, such as those of another batch size; each makes one more signature. The
             imported function selects one by the shapes and dtypes of its arguments.
 
@@ -95,11 +95,9 @@ def export(
     name = places.name_of("export", path)
     recomputing.callable_or_refused("export", "function", function)
     gpu = arguments.choice("export", "device", device, _GPUS)
-    version = (
-        vars(mx)["__version__"]
-        if mlx is None
-        else arguments.choice("export", "mlx", mlx, (_OLDEST,), f"None or {_OLDEST!r}")
-    )
+    own = vars(mx)["__version__"]
+    known = f"None, {own!r} or {_OLDEST!r}"
+    version = own if mlx is None else arguments.choice("export", "mlx", mlx, (own, _OLDEST), known)
     launch.module("export")
     with places.errors("export", name):
         target, before = places.destination("export", name)

@@ -102,12 +102,18 @@ def traced(path: str, function: Callable[..., Any], given: Sequence[Call], kerne
     if drew:
         raise ValueError(
             "export: the function draws from MLX's random state, so that every call would draw the same; "
-            f"got function={describe(function)}, expected keys among its arguments"
+            f"got function={describe(function)}, expected draws by a key among the arguments, "
+            "such as mf.dropout(x, p=0.5, key=key) in place of mlx.nn.Dropout, which takes none"
         )
     return names
 
 
 def _said(primitive: str) -> str:
     """An operation that cannot be written, and why it is there."""
+    if primitive.startswith("Compiled"):  # and the names of all operations that MLX fused
+        return (
+            "Compiled, a function of mx.compile (such as mlx.nn.relu) that is called with arrays that do not depend on "
+            "the arguments; call it outside"
+        )
     ours = primitive.startswith("mpsfunc::") or primitive[:1].islower()  # names of MLX's begin with a capital
     return f"{primitive}, of an array that was not evaluated before" if ours else primitive

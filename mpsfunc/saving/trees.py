@@ -22,6 +22,7 @@ from mpsfunc.activation.fused import Neuron
 from mpsfunc.convolution.conv_transpose import ConvTransposeState
 from mpsfunc.convolution.deform_states import DeformConvState
 from mpsfunc.convolution.states import ConvState
+from mpsfunc.core import thread_ends
 from mpsfunc.core.printing import a_kind, brief, describe, name_of
 from mpsfunc.elementwise.dropout import DropoutState
 from mpsfunc.image.crop_and_resize import CropAndResizeState
@@ -92,7 +93,7 @@ class Encoder:
             raise ValueError(f"save: nested too deep; got {place(path)}, expected at most {DEEPEST} levels")
         if kind is mx.array:
             return {"array": self._named(value, path)}
-        if kind is list or kind is tuple or value is mx.random.state:
+        if kind is list or kind is tuple:
             items = [self._node(item, (*path, (f"[{i}]", str(i))), in_record) for i, item in enumerate(value)]
             return {"tuple" if kind is tuple else "list": items}
         if kind is dict:
@@ -107,6 +108,9 @@ class Encoder:
         if RECORDS.get(called) is kind:
             fields = zip(value._fields, value, strict=True)
             return {called: {name: self._node(item, (*path, (f".{name}", name)), True) for name, item in fields}}
+        if value is mx.random.state:  # last, since a thread that reads it has to be waited for at exit
+            thread_ends.wait_at_exit()
+            return self._node([*value], path, in_record)
         raise TypeError(
             f"save: cannot be saved; got {place(path)}={describe(value)}, {a_kind(value)}, expected {_KNOWN}"
         )

@@ -188,7 +188,7 @@ UNLIKE: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
     "mlx": (
         lambda p: mf.export(p, mx.abs, mx.ones(2), mlx="0.30"),
         ValueError,
-        "unknown mlx; got mlx='0.30', expected None or '0.31.1'",
+        f"unknown mlx; got mlx='0.30', expected None, '{mx.__version__}' or '0.31.1'",
     ),
     "also": (
         lambda p: mf.export(p, mx.abs, mx.ones(2), also=[mx.ones(3)]),
@@ -233,7 +233,8 @@ UNLIKE: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
     "random numbers": (
         lambda p: mf.export(p, lambda x: mf.dropout(x, keep_probability=0.5), mx.ones((1, 2, 2, 1))),
         ValueError,
-        "the function draws from MLX's random state, .*; got function=.*, expected keys among its arguments",
+        "the function draws from MLX's random state, .*; got function=.*, expected draws by a key among the "
+        "arguments, such as mf.dropout",
     ),
     "an operation without a place in MLX's table": (
         lambda p: mf.export(p, lambda x: ~x, mx.ones(2, mx.int32)),
@@ -272,6 +273,21 @@ def test_a_captured_array_has_to_be_evaluated(path: Path) -> None:
         mf.export(path, lambda x: x + pooled, mx.ones(1))
     mx.eval(pooled)
     assert exported(path, lambda x: x + pooled, mx.ones(1)).constants
+
+
+def test_what_does_not_depend_on_the_arguments_is_computed_in_the_file(path: Path) -> None:
+    image, ones = mx.random.normal((1, 4, 4, 4)), mx.ones((1, 4, 4, 4))
+    mx.eval(image)
+    for norm in (lambda a: mf.group_norm(a, 2), mf.instance_norm, lambda a: mf.batch_norm(a, mx.ones(4), mx.zeros(4))):
+        assert exported(path, lambda x, norm=norm: x + norm(image), ones).signatures[0].kernels
+    assert exported(path, lambda x: nn.relu(x), ones).signatures
+    with pytest.raises(ValueError, match=r"got Compiled, a function of mx.compile .* on the arguments; call it outside"):
+        mf.export(path, lambda x: x + nn.relu(image), ones)
+
+
+def test_the_version_of_a_file_can_be_given_again(path: Path) -> None:
+    version = exported(path, mx.abs, mx.ones(2)).mlx
+    assert exported(path, mx.abs, mx.ones(2), mlx=version).mlx == version == mx.__version__
 
 
 def test_another_gpus_kernel_is_refused(path: Path) -> None:

@@ -1,0 +1,68 @@
+"""Processes that end right after a thread that has read MLX's random state."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from mpsfunc.core import thread_ends
+
+_PROGRAM = """
+import sys, threading
+import mlx.core as mx, mpsfunc as mf
+x = mx.ones(4)
+mx.eval(x)
+thread = threading.Thread(target=lambda: {work})
+thread.start()
+thread.join()
+"""
+_WORK = {
+    "save": "mf.save(sys.argv[1], {'a': x})",
+    "save the random state": "mf.save(sys.argv[1], [x, mx.random.state])",
+    "export": "mf.export(sys.argv[1], lambda x: x + 1, x)",
+}
+_PROCESSES = 6  # of which two or three ended by a signal
+
+
+@pytest.mark.needs_cpu_module
+@pytest.mark.parametrize("work", _WORK)
+def test_a_process_may_end_with_the_thread(work: str, tmp_path: object) -> None:
+    program = _PROGRAM.format(work=_WORK[work])
+    started = [
+        subprocess.Popen([sys.executable, "-c", program, f"{tmp_path}/{i}.mlxfn"], stderr=subprocess.PIPE)
+        for i in range(_PROCESSES)
+    ]
+    ended = [(process.communicate()[1], process.returncode) for process in started]
+    assert [code for _, code in ended] == [0] * _PROCESSES, ended
+
+
+def test_the_exit_waits_for_ended_threads_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = threading.main_thread().native_id
+    gone, there = 2**30, 2**30 + 1
+    asked: list[int] = []
+
+    def exists(thread: int) -> bool:
+        asked.append(thread)
+        return thread == there and asked.count(there) < 3
+
+    monkeypatch.setattr(thread_ends, "_exists", exists)
+    monkeypatch.setattr(thread_ends, "_readers", {running, gone, there})
+    thread_ends._wait()
+    assert asked.count(there) == 3 and running not in asked
+
+
+def test_the_exit_waits_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_ends, "_exists", lambda thread: True)
+    monkeypatch.setattr(thread_ends, "_readers", {2**30})
+    monkeypatch.setattr(thread_ends, "_LONGEST", 0.05)
+    thread_ends._wait()
+
+
+def test_the_main_thread_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    readers: set[int] = set()
+    monkeypatch.setattr(thread_ends, "_readers", readers)
+    thread_ends.wait_at_exit()
+    assert not readers
