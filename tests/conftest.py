@@ -7,6 +7,8 @@ import gc
 import importlib.util
 import os
 import re
+import shutil
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,11 @@ from typing import Any
 
 os.environ.setdefault("MLX_ENABLE_TF32", "0")  # before MLX reads it: float32 means float32
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of definitions in NumPy: threads of several processes wait in turn
+
+# Before MLX asks for a compiler: tests/support/bin/g++ says why, and runs this one.
+if "MPSFUNC_TESTS_GXX" not in os.environ and sys.platform == "linux" and (_gxx := shutil.which("g++")):
+    os.environ["MPSFUNC_TESTS_GXX"] = _gxx
+    os.environ["PATH"] = os.pathsep.join((str(Path(__file__).parent / "support" / "bin"), os.environ["PATH"]))
 
 import mlx.core as mx
 import pytest

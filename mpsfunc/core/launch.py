@@ -313,8 +313,8 @@ def watched(gathered: mx.array, sockets: list[int], seconds: float) -> mx.array:
 def fused(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function`` of small arrays as one GPU kernel, since a chain of them would cost more than an image.
 
-    On the CPU it stays as it is: there MLX would call a compiler. So it does where a function is exported: MLX cannot write
-    what it made of constants.
+    On the CPU it stays as it is: there MLX would call a compiler. So it does within an exported function: MLX cannot
+    write what it fused of constants.
     """
     compiled = mx.compile(function)
 

@@ -1,7 +1,7 @@
 """Waiting, as the process exits, for threads that have read MLX's random state.
 
-Such a thread has a Python object of MLX's, which it frees after Python's join() has returned. If the interpreter is being
-finalized by then, it cannot have the lock that it asks for, and the process aborts.
+Such a thread has a Python object of MLX's, which it frees after Python's join() has returned. If the interpreter is
+being finalized by then, the thread cannot have the lock that it asks for, and the process aborts.
 """
 
 from __future__ import annotations

@@ -108,9 +108,10 @@ class Encoder:
         if RECORDS.get(called) is kind:
             fields = zip(value._fields, value, strict=True)
             return {called: {name: self._node(item, (*path, (f".{name}", name)), True) for name, item in fields}}
-        if value is mx.random.state:  # last, since a thread that reads it has to be waited for at exit
+        random: Any = mx.random.state  # read last, since a thread that reads it has to be waited for at exit
+        if value is random:
             thread_ends.wait_at_exit()
-            return self._node([*value], path, in_record)
+            return self._node(list(value), path, in_record)
         raise TypeError(
             f"save: cannot be saved; got {place(path)}={describe(value)}, {a_kind(value)}, expected {_KNOWN}"
         )

@@ -1,0 +1,45 @@
+"""The compiler that tests give MLX: libraries come to their place whole, and everything else is g++'s own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif("MPSFUNC_TESTS_GXX" not in os.environ, reason="no g++ on Linux")
+
+
+def compiled(text: str, library: Path) -> int:
+    library.parent.mkdir(parents=True, exist_ok=True)
+    command = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
+    return subprocess.run(command, input=text, text=True, capture_output=True, check=False).returncode
+
+
+def test_mlx_finds_it() -> None:
+    found = shutil.which("g++")
+    assert found == str(Path(__file__).parent / "bin" / "g++") != os.environ["MPSFUNC_TESTS_GXX"]
+
+
+def test_a_library_is_renamed_into_its_place(tmp_path: Path) -> None:
+    library = tmp_path / "mlx" / "0.0" / "cpu" / "libfused.so"
+    library.parent.mkdir(parents=True)
+    library.write_text("what another process has loaded")
+    with library.open() as loaded:
+        assert compiled("int f() { return 1; }", library) == 0
+        assert loaded.read() == "what another process has loaded"
+    assert library.read_bytes()[:4] == b"\x7fELF"
+    assert [*library.parent.iterdir()] == [library]
+
+
+def test_what_does_not_compile_leaves_nothing(tmp_path: Path) -> None:
+    library = tmp_path / "mlx" / "0.0" / "cpu" / "libfused.so"
+    assert compiled("int f() { return }", library) != 0
+    assert not [*library.parent.iterdir()]
+
+
+def test_other_files_are_as_they_are_asked_for(tmp_path: Path) -> None:
+    assert compiled("int f() { return 1; }", tmp_path / "libother.so") == 0
+    assert (tmp_path / "libother.so").read_bytes()[:4] == b"\x7fELF"
