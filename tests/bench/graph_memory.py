@@ -27,11 +27,11 @@ SHAPE, QUICK_SHAPE = (8, 96, 96, 32), (2, 16, 16, 4)
 SIDES = ("graph", "autodiff")
 _STEPS = 3
 _SAME = mf.PaddingPolicy()
-_METHOD = """What three steps of training take beyond parameters and inputs, by the gradient nodes of a graph and by
-`mx.value_and_grad` of the same functions: medians of {rounds} processes each, with the least and the most, in MB.
-*Arrays* is `mx.get_peak_memory`, the most that arrays need at a time. *Process* is how far the peak of the process
-(VmHWM) rises; in it is also memory that malloc keeps and cannot use, because arrays of other sizes lie between. Images
-are {shape}, float32. *x* is the graph's median over autodiff's. Written by `python -m tests.bench.graph_memory`."""
+_METHOD = """Peak memory of three training steps in MB, without parameters and inputs: gradient nodes of a graph
+compared with `mx.value_and_grad` of the same functions. *Arrays* is `mx.get_peak_memory`, the most that arrays need
+at a time. *Process* is how far the peak of the process (VmHWM) rises, which also counts fragmentation: memory that
+malloc holds but cannot reuse. Figures are medians of {rounds} processes, with the least and the most. A ratio below 1
+means that the graph takes less. Images are {shape}, float32. Written by `python -m tests.bench.graph_memory`."""
 
 Tree = dict[str, Any]
 Step = Callable[[Tree, Tree, Tree], Any]
@@ -199,7 +199,7 @@ def main(rounds: int, folder: Path | None, shape: tuple[int, ...]) -> None:
     if folder is not None:
         facts = report.cpu_facts(report.commit(), _primitives.isa(), threads=2)
         head = ["network", "mx.compile"]
-        head += [each for measure in Growth._fields for each in (*(f"{measure}, {side}" for side in SIDES), "x")]
+        head += [each for measure in Growth._fields for each in (*(f"{measure}, {side}" for side in SIDES), "ratio")]
         told = _METHOD.format(rounds=rounds, shape="x".join(map(str, shape)))
         parts = ["# Memory of training graphs", told, report.table(["machine", ""], facts.items())]
         report.save(folder, "graph_memory", [*parts, report.table(head, rows)])

@@ -35,15 +35,15 @@ steps. In bfloat16 these are {wide:g}, {wide_losses:g} and {wide_drops:g}.
 
 Each library runs in its own process, which is started {processes} times; one computes at a time, in turn. """
 _CPU = """In a turn,
-one step is not counted, because threads were asleep and the caches hold other data; then steps run for {turn} s, and
-their mean counts. If a step takes more than a second, stock MLX and JAX have two turns of one step; if more than a
-minute, none. *ms* is the median of the turns. Ratios are medians of the turns' ratios, with a bootstrap interval of
-95 %. Every library uses at most two threads, on two cores. A target is met if the median is at least 1 and the lower
-end at least 0.97. In bfloat16 this holds for processors with instructions for it; on others, mpsfunc may take at most
-{float32:g} times its own time in float32. *MB* is how much a process's peak memory (VmHWM) grows in the first three
-steps: parameters and images are not in it, the optimizer's state is (for compiled PyTorch and JAX, compilation is not).
-Of several processes the least growth counts. The target in training is no more memory than PyTorch eager. Written by
-`python -m tests.bench networks`."""
+one step warms up threads and caches and is not counted; then steps run for {turn} s, and their mean counts. If a step
+takes more than a second, stock MLX and JAX have two turns of one step; if more than a minute, none. *ms* is the
+median of the turns. Ratios are medians of the turns' ratios, with a bootstrap interval of 95 %. Every library uses at
+most two threads, on two cores. A target is met if the median is at least 1 and the lower end at least 0.97. In
+bfloat16 it applies only where the processor has bfloat16 instructions; elsewhere mpsfunc may take at most {float32:g}
+times its own time in float32. *MB* is how much a process's peak memory (VmHWM) grows in the first three steps. It
+includes the optimizer's state, but not parameters, images or compilation. If several processes ran, the smallest
+value counts. The target in training is no more memory than PyTorch eager. Written by `python -m tests.bench
+networks`."""
 _GPU = """In a turn,
 {warm} steps are not counted; then {steps} are launched without waiting for each other, and their mean counts. Ratios
 are medians of the turns' ratios, with a bootstrap interval of 95 %. Float32 uses TensorFloat-32 in all libraries, and

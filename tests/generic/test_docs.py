@@ -224,7 +224,7 @@ def test_ratios_of_networks_are_those_of_their_pages() -> None:
     training, inference, narrow, _ = here["AMD EPYC, two cores"]
     assert (training, inference) == (spread("training", "float32", "8"), spread("inference", "float32", "1"))
     parts = spread("training", "bfloat16", "8"), spread("inference", "bfloat16", "18")
-    assert narrow == "training {}; inference of six networks {}".format(*parts)
+    assert narrow == "training {}; inference of six networks, 1 and 8 images, {}".format(*parts)
 
     gpu = [
         cells(line)

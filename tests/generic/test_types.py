@@ -228,7 +228,8 @@ def test_a_wrong_call_is_an_error(answers: Answers, call: str) -> None:
 
 # Arguments that are any string.
 STRINGS = {
-    **{f"mpsfunc.{name}": {"path"} for name in ("load", "save", "export", "exported")},
+    **{f"mpsfunc.{name}": {"path"} for name in ("load", "save", "exported")},
+    "mpsfunc.export": {"path", "mlx"},
     **{name: {"name", "params"} for name in FUNCTIONS if name.startswith("mpsfunc.graph.")},
     "mpsfunc.nn.convert": {"example", "fuse"},
     "mpsfunc.nn.from_torch": {"state_dict", "flattened", "unflattened", "transposed"},
