@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs_cpu_module: runs the C++ primitives")
     config.addinivalue_line("markers", "needs_dev(module): asks one of the dev dependencies, which make lint installs")
     config.stash[LEFT_OUT] = collections.Counter()
-    gc.disable()  # until the tests are collected, of which little is garbage
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
@@ -140,10 +139,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if not why_not[item]]
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Sets the tests aside, so that no collection of garbage walks through all of them, which takes a second."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Tests are no garbage: none is looked for while they are collected, nor later among them, which takes a second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

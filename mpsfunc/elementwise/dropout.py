@@ -11,7 +11,7 @@ import mlx.core as mx
 
 from mpsfunc.channels import broadcast
 from mpsfunc.channels.broadcast import Shape
-from mpsfunc.core import arguments, checks, launch, printing
+from mpsfunc.core import arguments, checks, launch, printing, thread_ends
 from mpsfunc.core.arguments import entries, is_a
 from mpsfunc.core.launch import StreamLike
 from mpsfunc.core.printing import describe
@@ -375,6 +375,7 @@ def _key(op: str, seed: Any, key: Any) -> mx.array:
         return mx.random.key(checks.whole(op, "seed", seed, 0, 2**64 - 1))
     # What MLX's next random function would use, and then that function, for the state to move on.
     state: Any = mx.random.state
+    thread_ends.wait_at_exit()
     _, drawn = mx.random.split(state[0])
     mx.random.uniform()
     return drawn

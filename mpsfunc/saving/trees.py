@@ -109,8 +109,8 @@ class Encoder:
             fields = zip(value._fields, value, strict=True)
             return {called: {name: self._node(item, (*path, (f".{name}", name)), True) for name, item in fields}}
         random: Any = mx.random.state  # read last, since a thread that reads it has to be waited for at exit
+        thread_ends.wait_at_exit()
         if value is random:
-            thread_ends.wait_at_exit()
             return self._node(list(value), path, in_record)
         raise TypeError(
             f"save: cannot be saved; got {place(path)}={describe(value)}, {a_kind(value)}, expected {_KNOWN}"

@@ -180,7 +180,7 @@ def row(name: str, compiled: bool, found: dict[str, list[Growth]]) -> list[str]:
     """A line of the table."""
     cells = []
     for measure in Growth._fields:
-        each = [[getattr(growth, measure) / 1e6 for growth in found[side]] for side in SIDES]
+        each = [[getattr(one, measure) / 1e6 for one in found[side]] for side in SIDES]
         medians = [statistics.median(numbers) for numbers in each]
         cells += [f"{m:.0f} ({min(n):.0f} to {max(n):.0f})" for m, n in zip(medians, each, strict=True)]
         cells.append(f"{medians[0] / medians[1]:.2f}")

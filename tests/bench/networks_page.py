@@ -30,28 +30,28 @@ the U-Net (128x128), the YOLO backbone (that of YOLOv8-s; 416x416) and two netwo
 images of 64x64.
 
 Before anything is timed, results are compared with those of PyTorch eager. Errors may be at most {outputs:g} of the
-outputs' norm in inference, {losses:g} of the loss in the first training step, and {drops:g} of its decrease over two
-steps. In bfloat16 these are {wide:g}, {wide_losses:g} and {wide_drops:g}.
+outputs' norm in inference, {losses:g} of the loss in the first training step, and that plus {drops:g} of its decrease
+in the decrease over two steps. In bfloat16 these are {wide:g}, {wide_losses:g} and {wide_drops:g}.
 
 Each library runs in its own process, which is started {processes} times; one computes at a time, in turn. """
 _CPU = """In a turn,
-one step warms up threads and caches and is not counted; then steps run for {turn} s, and their mean counts. If a step
-takes more than a second, stock MLX and JAX have two turns of one step; if more than a minute, none. *ms* is the
-median of the turns. Ratios are medians of the turns' ratios, with a bootstrap interval of 95 %. Every library uses at
-most two threads, on two cores. A target is met if the median is at least 1 and the lower end at least 0.97. In
-bfloat16 it applies only where the processor has bfloat16 instructions; elsewhere mpsfunc may take at most {float32:g}
-times its own time in float32. *MB* is how much a process's peak memory (VmHWM) grows in the first three steps. It
-includes the optimizer's state, but not parameters, images or compilation. If several processes ran, the smallest
-value counts. The target in training is no more memory than PyTorch eager. Written by `python -m tests.bench
-networks`."""
+one step warms up threads and caches and is not counted; then as many as fill {turn} s, from one to {most}, and their
+mean counts. If a step takes more than a second, stock MLX and JAX have two turns of one step; if more than a minute,
+none. *ms* is the median of the turns. Ratios are medians of the turns' ratios, with a bootstrap interval of 95 %.
+Every library uses at most two threads, on two cores. A target is met if the median is at least 1 and the lower end at
+least 0.97. In bfloat16 it applies only where the processor has bfloat16 instructions; elsewhere mpsfunc may take at
+most {float32:g} times its own time in float32. *MB* is how much a process's peak memory (VmHWM) grows in the first
+three steps. It includes the optimizer's state, but not parameters and images, nor compilation by PyTorch and JAX. If
+several processes ran, the smallest value counts. The target in training is no more memory than PyTorch eager.
+Written by `python -m tests.bench networks`."""
 _GPU = """In a turn,
 {warm} steps are not counted; then {steps} are launched without waiting for each other, and their mean counts. Ratios
 are medians of the turns' ratios, with a bootstrap interval of 95 %. Float32 uses TensorFloat-32 in all libraries, and
-errors may then be at most {tf32:g} of the outputs' norm. A target is met if the median is at least 1 and the lower end
-at least 0.97; for inference of one image it compares with PyTorch eager only. *MB* is the peak of the library's
-allocator: *evaluated*, over steps that are evaluated one at a time; *ahead*, over {steps} steps launched without
-waiting; *alive*, with `MLX_MAX_OPS_PER_BUFFER=2`, which is the memory that is in use at once. Written by
-`python -m tests.bench networks --gpu`."""
+the three limits of errors are then {tf32:g}, {tf32_losses:g} and {tf32_drops:g}. A target is met if the median is at
+least 1 and the lower end at least 0.97; for inference of one image it compares with PyTorch eager only. *MB* is the
+peak of the library's allocator: *evaluated*, over steps that are evaluated one at a time; *ahead*, over {steps} steps
+launched without waiting; *alive*, with `MLX_MAX_OPS_PER_BUFFER=2`, which is the memory that is in use at once.
+Written by `python -m tests.bench networks --gpu`."""
 
 
 class Line(NamedTuple):
@@ -91,6 +91,9 @@ def write(table: Path) -> str:
         wide_losses=networks_turns.LOSSES["bfloat16"],
         wide_drops=networks_turns.DROPS["bfloat16"],
         tf32=networks_turns.OUTPUTS["tf32"],
+        tf32_losses=networks_turns.LOSSES["tf32"],
+        tf32_drops=networks_turns.DROPS["tf32"],
+        most=networks_turns.MOST_STEPS,
         processes=networks_turns.PROCESSES,
         turn=networks_turns.TURN,
         warm=networks_turns.GPU_WARM,

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
 pytestmark = pytest.mark.skipif("MPSFUNC_TESTS_GXX" not in os.environ, reason="no g++ on Linux")
@@ -21,6 +22,11 @@ def compiled(text: str, library: Path) -> int:
 def test_mlx_finds_it() -> None:
     found = shutil.which("g++")
     assert found == str(Path(__file__).parent / "bin" / "g++") != os.environ["MPSFUNC_TESTS_GXX"]
+
+
+def test_mlx_names_the_library_last() -> None:
+    library = Path(mx.__file__).parent / "lib" / "libmlx.so"
+    assert b'-shared {} "{}" -o "{}" 2>&1' in library.read_bytes()
 
 
 def test_a_library_is_renamed_into_its_place(tmp_path: Path) -> None:
