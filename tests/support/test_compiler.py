@@ -29,8 +29,9 @@ def test_mlx_names_the_library_last() -> None:
     assert b'-shared {} "{}" -o "{}" 2>&1' in library.read_bytes()
 
 
-def test_a_library_is_renamed_into_its_place(tmp_path: Path) -> None:
-    library = tmp_path / "mlx" / "0.0" / "cpu" / "libfused.so"
+@pytest.mark.parametrize("length", [5, 249])
+def test_a_library_is_renamed_into_its_place(length: int, tmp_path: Path) -> None:
+    library = tmp_path / "mlx" / "0.0" / "cpu" / f"lib{'f' * length}.so"  # at most 255 bytes
     library.parent.mkdir(parents=True)
     library.write_text("what another process has loaded")
     with library.open() as loaded:
