@@ -174,8 +174,7 @@ def _apart(results: Sequence[mx.array]) -> list[mx.array]:
 
 def random_state() -> mx.array:
     """MLX's random state of this thread, which later draws do not change."""
-    state: Any = mx.random.state
-    thread_ends.wait_at_exit()
+    state = thread_ends.random_state()
     return copy.copy(state[0])  # type: ignore[no-any-return]
 
 

@@ -10,19 +10,22 @@ import atexit
 import os
 import threading
 import time
+from typing import Any
+
+import mlx.core as mx
 
 _LONGEST, _PAUSE = 1.0, 1e-3  # seconds
 _MANY = 100  # threads from which those that are gone are dropped
 _readers: set[int] = set()
 
 
-def wait_at_exit() -> None:
-    """Has the exit of the process wait until this thread is gone, if it has ended by then."""
-    if threading.current_thread() is threading.main_thread():
-        return
-    if len(_readers) >= _MANY:
-        _readers.intersection_update([*filter(_exists, [*_readers])])
-    _readers.add(threading.get_native_id())
+def random_state() -> Any:
+    """``mx.random.state`` of this thread, for which the exit of the process waits if it has ended by then."""
+    if threading.current_thread() is not threading.main_thread():
+        if len(_readers) >= _MANY:
+            _readers.intersection_update([*filter(_exists, [*_readers])])
+        _readers.add(threading.get_native_id())
+    return mx.random.state
 
 
 @atexit.register

@@ -374,9 +374,7 @@ def _key(op: str, seed: Any, key: Any) -> mx.array:
     if seed is not None:
         return mx.random.key(checks.whole(op, "seed", seed, 0, 2**64 - 1))
     # What MLX's next random function would use, and then that function, for the state to move on.
-    state: Any = mx.random.state
-    thread_ends.wait_at_exit()
-    _, drawn = mx.random.split(state[0])
+    _, drawn = mx.random.split(thread_ends.random_state()[0])
     mx.random.uniform()
     return drawn
 

@@ -108,9 +108,7 @@ class Encoder:
         if RECORDS.get(called) is kind:
             fields = zip(value._fields, value, strict=True)
             return {called: {name: self._node(item, (*path, (f".{name}", name)), True) for name, item in fields}}
-        random: Any = mx.random.state  # read last, since a thread that reads it has to be waited for at exit
-        thread_ends.wait_at_exit()
-        if value is random:
+        if value is thread_ends.random_state():  # last, since a thread that reads it has to be waited for at exit
             return self._node(list(value), path, in_record)
         raise TypeError(
             f"save: cannot be saved; got {place(path)}={describe(value)}, {a_kind(value)}, expected {_KNOWN}"

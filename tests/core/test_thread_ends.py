@@ -76,7 +76,7 @@ def test_the_exit_waits_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_threads_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     readers = {2**30 + i for i in range(thread_ends._MANY)}
     monkeypatch.setattr(thread_ends, "_readers", readers)
-    thread = threading.Thread(target=thread_ends.wait_at_exit)
+    thread = threading.Thread(target=thread_ends.random_state)
     thread.start()
     thread.join()
     assert readers == {thread.native_id}
@@ -85,5 +85,5 @@ def test_threads_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_main_thread_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     readers: set[int] = set()
     monkeypatch.setattr(thread_ends, "_readers", readers)
-    thread_ends.wait_at_exit()
+    thread_ends.random_state()
     assert not readers

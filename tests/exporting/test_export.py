@@ -285,6 +285,23 @@ def test_what_does_not_depend_on_the_arguments_is_computed_in_the_file(path: Pat
         mf.export(path, lambda x: x + nn.relu(image), ones)
 
 
+def test_what_a_gpu_fuses_is_plain_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the default is no CPU; mx.compile calls the function only once."""
+    monkeypatch.setattr(launch, "CPU", mx.Device(mx.gpu))
+    called: list[mx.array] = []
+
+    def function(a: mx.array) -> mx.array:
+        called.append(a)
+        return a + 1
+
+    fused, x = launch.fused(function), mx.ones(2)
+    with launch.exporting("metal", lambda of, arrays: []):
+        fused(x), fused(x)
+    assert len(called) == 2
+    fused(x), fused(x)
+    assert len(called) == 3
+
+
 def test_the_version_of_a_file_can_be_given_again(path: Path) -> None:
     version = exported(path, mx.abs, mx.ones(2)).mlx
     assert exported(path, mx.abs, mx.ones(2), mlx=version).mlx == version == mx.__version__
