@@ -88,12 +88,18 @@ def main() -> int:
         parser.error(str(unknown))
     commit = args.commit or (networks_csv.last_change() if args.program == "cpu" else report.commit())
     if args.program == "gpu":
-        from . import gpu
+        from . import gpu, results
 
         facts = report.gpu_facts(commit, *gpu.card())
         method = _GPU.format(rounds=args.rounds, tf32="on" if args.tf32 else "off")
         name, title = ("gpu_tf32", " with TF32") if args.tf32 else ("gpu", "")
-        print(report.write(args.out, name, "Speed on an NVIDIA GPU" + title, facts, method, gpu.main(args)))
+        rows: list[results.Row] = []
+        try:
+            rows.extend(gpu.main(args))
+        except KeyboardInterrupt:
+            print("interrupted: the rows so far", flush=True)
+        finally:  # what was measured before an error is kept
+            print(report.write(args.out, name, "Speed on an NVIDIA GPU" + title, facts, method, rows))
         return 0
     if args.compare:
         from . import compare

@@ -6,7 +6,7 @@ import argparse
 import math
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,12 +47,11 @@ def problems(only: Sequence[str], shape: tuple[int, ...], *, tf32: bool) -> list
     return rows
 
 
-def main(args: argparse.Namespace) -> list[Row]:
-    """All rows asked for."""
+def main(args: argparse.Namespace) -> Iterator[Row]:
+    """All rows asked for, each when it is measured."""
     os.environ[CUDA_GRAPHS] = "0"  # where MLX has them on CUPTI ends the process
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = args.tf32
     torch.backends.cudnn.benchmark = True
-    rows = []
     for problem, targets in problems(args.only, QUICK_SHAPE if args.quick else SHAPE, tf32=args.tf32):
         if args.dtype and problem.dtype not in args.dtype:
             continue
@@ -61,14 +60,9 @@ def main(args: argparse.Namespace) -> list[Row]:
             continue
         print(f"{problem.title} {problem.dtype}", flush=True)
         rounds = args.rounds if targets else min(args.rounds, _INFORMATIVE_ROUNDS)
-        try:
-            rows.append(measure(problem, targets, rounds, TF32_TOLERANCE if args.tf32 else None))
-        except KeyboardInterrupt:
-            print("interrupted: the rows so far", flush=True)
-            break
+        yield measure(problem, targets, rounds, TF32_TOLERANCE if args.tf32 else None)
         mx.clear_cache()
         torch.cuda.empty_cache()
-    return rows
 
 
 def measure(problem: Problem, targets: tuple[Target, ...], rounds: int, tolerance: float | None) -> Row:

@@ -61,10 +61,16 @@ def _roi_align_grad(p: Problem, a: SimpleNamespace) -> Call:
     if torchvision is None:
         return samples.roi_align_grad(p, a)
     apart = samples._apart(p, dy)
-    with torch.enable_grad(), config.patch(donated_buffer=False):  # so that one forward pass serves all calls
+    keeps = config.patch(donated_buffer=False)  # so that one forward pass serves all calls; read in both passes
+    with torch.enable_grad(), keeps:
         x = a.x.detach().requires_grad_()
         made = torchvision.ops.roi_align(x, a.rois, p.bins, 1.0, 2, True)
-    return lambda: list(torch.autograd.grad(made, x, apart, retain_graph=True))
+
+    def call() -> list[torch.Tensor]:
+        with keeps, torch.autograd.set_multithreading_enabled(False):  # what is patched is so in this thread alone
+            return list(torch.autograd.grad(made, x, apart, retain_graph=True))
+
+    return call
 
 
 functions = SimpleNamespace(
