@@ -48,6 +48,13 @@ struct DiceLossParams {
   DiceParams sums;
   Real smooth, share;
 };
+
+// What suppression is told: the overlap that is allowed, and how many boxes are looked for in each image.
+template <typename Real>
+struct NmsParams {
+  int most;
+  Real threshold;
+};
 MPSF_END_PARAMS
 
 #endif

@@ -107,3 +107,15 @@ class DiceLossParams(NamedTuple):
     sums: DiceParams
     smooth: float
     share: float
+
+
+class NmsParams(NamedTuple):
+    """What a CPU's `nms` is told.
+
+    Fields:
+        most: How many boxes are looked for in each image.
+        threshold: The overlap that is allowed.
+    """
+
+    most: int
+    threshold: float

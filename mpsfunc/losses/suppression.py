@@ -1,10 +1,10 @@
 """Non-maximum suppression: of boxes that overlap, the one with the highest score. MPS and MLX have none.
 
-Made of MLX's operations with shapes that do not depend on values, so it can be compiled and mapped, on any device.
-Whether a box is kept depends on those before it: boxes are taken in blocks by descending score, what kept boxes of
-earlier blocks suppress is one product of matrices, and in a block the answer is the fixed point of "is kept if no box
-before it that is kept suppresses it", which as many steps as boxes find, since each makes one more box certain. A block
-is compared with those before it when it comes to it, so that no array holds all pairs.
+The shapes do not depend on values, so it can be compiled and mapped. On a CPU a kernel compares each box that is kept
+with those after it. Elsewhere it is made of MLX's operations: boxes are taken in blocks by descending score, what kept
+boxes of earlier blocks suppress is one product of matrices, and in a block the answer is the fixed point of "is kept if
+no box before it that is kept suppresses it", which as many steps as boxes find, since each makes one more box certain.
+A block is compared with those before it when it comes to it, so that no array holds all pairs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from mpsfunc.core.launch import StreamLike
 from mpsfunc.core.operation import Arrays, Gradients, Tangents, operation, over_batches
 from mpsfunc.core.printing import describe
 from mpsfunc.losses import overlaps
+from mpsfunc.losses.params import NmsParams
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -134,6 +135,14 @@ def kept(*args: Unpack[tuple[Unpack[Arrays], Spec]]) -> tuple[mx.array, mx.array
     free = mx.take_along_axis(there, order, axis=1).astype(mx.float32)[:, None]  # (n, 1, r)
     named = mx.take_along_axis(classes[0], order, axis=1) if classes else None
     sides = mx.stack([mx.stack(list(side)) for side in overlaps.sides(boxes)])
+    if _by_kernel(spec.stream):
+        found = {"sides": sides, "free": free[:, 0].astype(sides.dtype), "order": order}
+        if named is not None:
+            found["classes"] = named.astype(mx.int64)
+        results = ((n, spec.most), mx.uint32), ((n,), mx.uint32)
+        params = NmsParams(spec.most, spec.threshold)
+        indices, total = launch.launch("nms", found, params, results, tuple, spec.stream)
+        return indices.view(mx.int32), total.view(mx.int32)
     keeps = _in_order(free, _Ranked(sides, named, spec.threshold)) > 0
     place = mx.arange(count)
     places = mx.argsort(mx.where(keeps, place, place + count), axis=1)[:, : spec.most]
@@ -154,6 +163,10 @@ def _kept_jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> tuple[mx.array,
 
 
 kept.vmap(over_batches(kept))
+
+
+def _by_kernel(stream: mx.Stream) -> bool:
+    return launch.backend(stream) == "cpu" and launch.optional_module() is not None
 
 
 class _Ranked(NamedTuple):

@@ -36,7 +36,8 @@ class Check : public Requirements {
       require((scalar || a.shape.size() >= 1) && a.shape.size() <= 8, "inputs of rank 1 to 8");
       const bool laid_out = call_.op == Op::conv_laid_out && a.dtype == Type::u32;
       const bool placed = call_.op == Op::reduce_place && a.dtype == Type::u32;
-      const bool numbers = scalar || maximum() || tables() || labelled(a) || laid_out || placed;
+      const bool boxes = call_.op == Op::nms && (a.dtype == Type::u32 || a.dtype == Type::i64);
+      const bool numbers = scalar || boxes || maximum() || tables() || labelled(a) || laid_out || placed;
       require(numbers || is_floating(a.dtype), "floating inputs");
     }
     for (const Shape& shape : call_.shapes) {
@@ -397,6 +398,8 @@ void check(const Signature& call) {
       return dice(c, c.params<DiceParams>(), true, true);
     case Op::dice_loss_grad:
       return dice(c, c.params<DiceLossParams<double>>().sums, true, false);
+    case Op::nms:
+      return nms(c, call);
     case Op::dropout:
     case Op::dropout_mask:
     case Op::dropout_by_mask:

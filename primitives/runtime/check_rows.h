@@ -68,6 +68,24 @@ void dice(const Check& c, const DiceParams& p, bool gradient, bool of_sums) {
   for (int i = 0; i < 3; ++i) c.output(i, sums, c.accumulator());
 }
 
+// The sides (2, 4, n, boxes) of the boxes of n images, whether each is there, its number and perhaps its class.
+template <typename Check>
+void nms(const Check& c, const Signature& call) {
+  const auto p = c.template params<NmsParams<double>>();
+  const bool classes = call.inputs.size() == 4;
+  c.counts(classes ? 4 : 3, 2);
+  const Shape& sides = c.in(0);
+  c.require(sides.size() == 4 && sides[0] == 2 && sides[1] == 4, "two sides of four numbers");
+  c.require(c.image() == c.accumulator(), "float32 or float64");
+  c.require(p.threshold >= 0 && p.most >= 0, "no negative number");
+  const Shape boxes = {sides[2], sides[3]};
+  c.input(1, boxes, c.image());
+  c.input(2, boxes, Type::u32);
+  if (classes) c.input(3, boxes, Type::i64);
+  c.output(0, {boxes[0], p.most}, Type::u32);
+  c.output(1, {boxes[0]}, Type::u32);
+}
+
 // So many arrays (outer, length, inner).
 template <typename Check>
 void lines(const Check& c, size_t arrays) {

@@ -6,7 +6,7 @@
 // as a whole and with another image added, which a GPU makes of bn_normalize and the other parts, as it does the sums
 // of the Dice loss, layer normalization, for which MLX has kernels there, and softmin, log_softmax and its gradient,
 // which are template arguments of softmax's bodies, weights that are laid out ahead, Gram matrices, which a GPU makes
-// as gradients of weights, and reductions, for which MLX has kernels there) under metal/.
+// as gradients of weights, and reductions and suppression, for which MLX has kernels there) under metal/.
 #define MPSF_KERNELS(X)      \
   X(avg_pool)                \
   X(avg_pool_grad)           \
@@ -66,6 +66,7 @@
   X(dice_sums)               \
   X(dice_grad)               \
   X(dice_loss_grad)          \
+  X(nms)                     \
   X(dropout)                 \
   X(dropout_mask)            \
   X(dropout_by_mask)         \

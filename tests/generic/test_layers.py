@@ -293,7 +293,7 @@ def test_every_kernel_text_is_named_and_every_named_one_is_there() -> None:
     # without a name of its own is called after its operation.
     others = {"power", "softmin", "log_softmax", "log_softmax_grad", "batch_norm", "batch_norm_grad", *BY_A_STATE}
     others |= {"layer_norm", "layer_norm_grad", "layer_norm_grad_grad", *LAID_OUT, *OF_A_SUM}
-    others |= {"dice_sums", "dice_grad", "dice_loss_grad", "gram_matrix", "gram_matrix_grad"}
+    others |= {"dice_sums", "dice_grad", "dice_loss_grad", "nms", "gram_matrix", "gram_matrix_grad"}
     assert named(r"\bKernelLaunch") | operations() <= texts | others | {op for op in operations() if "reduce_" in op}
 
 

@@ -26,6 +26,15 @@ def drawn(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return boxes, scores, rng.integers(0, 3, count)
 
 
+@pytest.fixture(params=["kernel", "operations"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a CPU runs, and what other devices do, on whichever is there."""
+    if request.param == "operations":
+        monkeypatch.setattr(suppression, "_by_kernel", lambda stream: False)
+    way: str = request.param
+    return way
+
+
 def check(indices: mx.array, count: mx.array, right: list[int], length: int) -> None:
     assert indices.dtype == count.dtype == mx.int32 and indices.shape == (length,)
     assert indices.tolist() == [*right, *[-1] * (length - len(right))] and count.item() == len(right)
@@ -99,6 +108,21 @@ def test_memory_grows_with_the_number_of_boxes_and_not_with_its_square(on_cpu: m
         mx.eval(mf.nms(*given, 0.5))
         taken.append(mx.get_peak_memory() - before)
     assert taken[1] < 6 * taken[0] and taken[1] < 4096 * 4096 * 4
+
+
+def test_a_box_of_many_images(on_cpu: mx.Device) -> None:
+    """Each on its own, whichever thread has it; of each no more than are wanted."""
+    drawings = [drawn(70, seed) for seed in range(9)]
+    boxes, scores, classes = (np.stack([d[i] for d in drawings]) for i in range(3))
+    given = mx.array(boxes, mx.float32), mx.array(scores, mx.float32)
+    indices, counts = mf.nms(*given, 0.3, classes=mx.array(classes), max_outputs=8)
+    for found, count, drawing in zip(indices, counts, drawings, strict=True):
+        check(found, count, oracle.kept(*drawing[:2], 0.3, drawing[2])[:8], 8)
+
+
+def test_classes_are_told_apart_by_all_their_bits(on_cpu: mx.Device) -> None:
+    classes = mx.array([1, 1 + 2**32, 1 + 2**62, 1])
+    check(*mf.nms(mx.zeros((4, 4)) + mx.array([0.0, 0, 1, 1]), mx.zeros(4), 0.5, classes=classes), [0, 1, 2], 4)
 
 
 def test_several_images_maps_and_compilation(device: mx.Device) -> None:
