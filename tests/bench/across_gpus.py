@@ -25,10 +25,12 @@ from typing import NamedTuple
 from . import across_gpus_page, report
 from .across_gpus_groups import ROOT, Failed, Group, environment
 from .across_gpus_page import Event, Measured, Side, Turn
-from .across_gpus_ranks import OWN, SYNCHRONISED, VARIANTS, Options
+from .across_gpus_ranks import COMPILED, OWN, SYNCHRONISED, VARIANTS, Options
 
 OURS, PYTORCH = "mpsfunc", "PyTorch"
 LIBRARIES = {OURS: "mpsfunc", PYTORCH: "torch"}
+SETTINGS = ("MPSFUNC_RUN_AHEAD=0", "MLX_USE_CUDA_GRAPHS=1")
+ALL = (*VARIANTS, *SETTINGS)
 ROUNDS, LEAST, STEPS = 10, 3, 20
 READY, ANSWER = 150.0, 60.0  # seconds for all first steps, and for a turn
 LAST = 60.0  # seconds of what comes after the turns
@@ -60,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--gpus", type=int, nargs="+", default=[1, 2], help="how many; 1 is always among them")
     found.add_argument("--batch", type=int, default=128, help="images of a GPU")
     found.add_argument("--seconds", type=float, default=240, help="for everything but variants")
-    found.add_argument("--variants", nargs="*", metavar="NAME", help=f"all, or some of: {'; '.join(VARIANTS)}")
+    found.add_argument("--variants", nargs="*", metavar="NAME", help="all, or some of: " + "; ".join(ALL))
     found.add_argument(
         "--only-variants", action="store_true", help="neither PyTorch, nor losses, nor processes that go"
     )
@@ -78,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.quick:
         options = Options("small", 2, 32, "float32", (OWN, SYNCHRONISED), False)
     out = args.out or Path(tempfile.mkdtemp())
-    measured = Measured(options, gpus, STEPS, facts(args.commit, options.on_gpu))
+    measured = Measured(options, gpus, 3 if args.quick else STEPS, facts(args.commit, options.on_gpu))
     with tempfile.TemporaryDirectory() as folder:
         rounds = 2 if args.quick else ROUNDS
         program = Program(options, gpus, time.monotonic() + args.seconds, Path(folder), rounds)
@@ -96,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 group.end()
         if args.variants is not None:
             across_gpus_page.write(out, measured)
-            variants(program, measured, args.variants or VARIANTS)
+            variants(program, measured, args.variants or ALL)
     print(across_gpus_page.write(out, measured))
     print(f"in {out}, after {args.seconds - program.left():.0f} s")
     return 0
@@ -121,12 +123,12 @@ def started(program: Program, measured: Measured, libraries: Sequence[str]) -> d
     groups = {}
     for library in libraries:
         for size in program.gpus:
-            kinds = (OWN,) if size == 1 else program.options.kinds
-            groups[library, size] = group_of(program, library, size, kinds)
+            groups[library, size] = group_of(program, library, size, kinds_of(program, library, size))
     until = time.monotonic() + min(READY, program.left())
     for (library, size), group in list(groups.items()):
         try:
-            group.answers(max(1.0, until - time.monotonic()))
+            settings = group.answers(max(1.0, until - time.monotonic()))[0]["settings"]
+            measured.facts.setdefault(f"{library}'s settings", settings)
         except Failed as why:
             failed(measured, library, size, "first steps", why)
             del groups[library, size]
@@ -134,20 +136,24 @@ def started(program: Program, measured: Measured, libraries: Sequence[str]) -> d
     return groups
 
 
-def group_of(program: Program, library: str, size: int, kinds: Sequence[str]) -> Group:
-    """A new one."""
+def kinds_of(program: Program, library: str, size: int) -> tuple[str, ...]:
+    """The ways in which a library trains."""
+    if size > 1:
+        return program.options.kinds
+    return (OWN, COMPILED) if library == OURS else (OWN,)
+
+
+def group_of(program: Program, library: str, size: int, kinds: Sequence[str], setting: str = "") -> Group:
+    """A new one, with a variable such as "NAME=1"."""
     options = json.dumps(program.options._replace(kinds=tuple(kinds))._asdict())
     command = ["-m", "tests.bench.across_gpus_ranks", LIBRARIES[library], options]
-    return Group(command, environment(size, program.options.on_gpu, program.folder))
+    variables = dict([setting.split("=")] if setting else [])
+    return Group(command, [{**each, **variables} for each in environment(size, program.options.on_gpu, program.folder)])
 
 
 def turns(program: Program, measured: Measured, groups: dict[tuple[str, int], Group]) -> None:
     """Every side in turn, round by round, as long as there is time."""
-    sides = [
-        Side(library, size, kind)
-        for library, size in groups
-        for kind in ((OWN,) if size == 1 else program.options.kinds)
-    ]
+    sides = [Side(*key, kind) for key in groups for kind in kinds_of(program, *key)]
     longest = 0.0
     for i in range(program.rounds):
         begun = time.monotonic()
@@ -163,9 +169,9 @@ def turns(program: Program, measured: Measured, groups: dict[tuple[str, int], Gr
         longest = max(longest, time.monotonic() - begun)
 
 
-def turn(measured: Measured, group: Group, side: Side, number: int) -> None:
-    """One; the time is that of the slowest rank."""
-    found = group.ask(ANSWER, do="turn", kind=side.kind, steps=STEPS)
+def turn(measured: Measured, group: Group, side: Side, number: int, kind: str | None = None) -> None:
+    """One, of a kind that is not called as its side; the time is that of the slowest rank."""
+    found = group.ask(ANSWER, do="turn", kind=kind or side.kind, steps=measured.steps)
     seconds, launched = (max(each[name] for each in found) for name in ("seconds", "launched"))
     measured.turns.append(Turn(side, number, seconds, launched, tuple(each["peak"] for each in found)))
 
@@ -249,22 +255,35 @@ def finish_events(measured: Measured, going: Sequence[Going]) -> None:
 
 
 def variants(program: Program, measured: Measured, names: Sequence[str]) -> None:
-    """Other ways beside the two that are measured always; where one hangs, a new group goes on with the next."""
-    size, waiting = program.gpus[-1], [OWN, SYNCHRONISED, *names]
+    """Other ways beside the two that are measured always, and these with other settings of how launches are made."""
+    of_steps = [name for name in names if name in VARIANTS]
+    variants_with(program, measured, [OWN, SYNCHRONISED, *of_steps], "")
+    for setting in SETTINGS:
+        if setting in names:
+            variants_with(program, measured, [OWN, SYNCHRONISED], setting)
+
+
+def variants_with(program: Program, measured: Measured, waiting: Sequence[str], setting: str) -> None:
+    """Some with one setting. Where one hangs, a new group goes on with the next."""
+    size = program.gpus[-1]
+
+    def take(group: Group, kind: str, number: int) -> None:
+        turn(measured, group, Side(OURS, size, ", ".join(filter(None, (kind, setting))), True), number, kind)
+
     while waiting:
-        group = group_of(program, OURS, size, ())
+        group = group_of(program, OURS, size, (), setting)
         tried, current = [], waiting[0]
         try:
             group.answers(READY)
             for current in waiting:
                 group.ask(READY, do="turn", kind=current, steps=2)  # compile
-                turn(measured, group, Side(OURS, size, current, True), 0)
+                take(group, current, 0)
                 tried.append(current)
             for number in range(1, 4):
                 for current in waiting:
-                    turn(measured, group, Side(OURS, size, current, True), number)
+                    take(group, current, number)
         except Failed as why:
-            failed(measured, OURS, size, current, why)
+            failed(measured, OURS, size, f"{current} {setting}".strip(), why)
             tried.append(current)
         finally:
             group.end()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import across_gpus_ranks, report, stats
-from .across_gpus_ranks import OWN, SYNCHRONISED, Options
+from .across_gpus_ranks import COMPILED, OWN, SYNCHRONISED, Options
 
 OURS = "mpsfunc"
 SCALING, SYNCHRONISING, LOSSES, GONE = 0.95, 1.15, 1e-3, 60.0  # targets; the third is a share of the loss
@@ -19,10 +19,11 @@ backward pass runs, by NCCL on a stream of their own. *PyTorch* is DistributedDa
 last, weights in {dtype} and cuDNN's benchmark mode. In *synchronised* the statistics of batch norm are those of all
 processes; PyTorch's is SyncBatchNorm. Each rank is a process. All sides take turns, {rounds} each; in a turn {warm}
 steps are not counted, then {steps} are launched without waiting for each other, and the time of the slowest rank
-counts. Times are medians. *of so many GPUs* divides the images a second by those of one GPU in the same turn, times
-the number of GPUs; *synchronised / own* divides times of the same turn. Intervals are a bootstrap's, of 95 %.
-*launched* is when the Python thread had launched the steps, per step. *GB* is the peak of the library's allocator, of
-each rank. Written by `python -m tests.bench.across_gpus --gpus {gpus}`."""
+counts. Times are medians. *one function* is a step on one GPU that is compiled as a whole, as in [whole
+networks](networks_h200.md). *of so many GPUs* divides the images a second by those of one GPU in the same turn, of the
+faster way, times the number of GPUs; *synchronised / own* divides times of the same turn. Intervals are a bootstrap's,
+of 95 %. *launched* is when the Python thread had launched the steps, per step. *GB* is the peak of the library's
+allocator, of each rank. Written by `python -m tests.bench.across_gpus --gpus {gpus}`."""
 _COLUMNS = ("part", "library", "gpus", "kind", "number", "rank", "value", "unit", "note")
 
 
@@ -76,11 +77,12 @@ class Measured:
 
     def scaling(self, side: Side) -> list[float]:
         """Turn by turn, images a second of several GPUs over those of one, times their number."""
-        alone, here = self.of(Side(side.library, 1, OWN)), self.of(side)
-        if side.variant and alone:
-            one = stats.median([turn.seconds for turn in alone.values()])
-            return [one / turn.seconds for turn in here.values()]
-        return [alone[i].seconds / here[i].seconds for i in here if i in alone]
+        here, alone = self.of(side), [self.of(Side(side.library, 1, kind)) for kind in (OWN, COMPILED)]
+        if side.variant:
+            one = min((stats.median([turn.seconds for turn in each.values()]) for each in alone if each), default=None)
+            return [] if one is None else [one / turn.seconds for turn in here.values()]
+        faster = {i: min(each[i].seconds for each in alone if i in each) for i in here if any(i in a for a in alone)}
+        return [faster[i] / here[i].seconds for i in faster]
 
     def synchronising(self, side: Side) -> list[float]:
         """Turn by turn, a step with synchronised statistics over one without."""
@@ -105,7 +107,7 @@ def write(folder: Path, measured: Measured) -> str:
         steps=measured.steps,
         gpus=" ".join(map(str, measured.gpus)),
     )
-    parts = [f"# Training on {max(measured.gpus)} GPUs", method, report.table(["machine", ""], measured.facts.items())]
+    parts = [f"# Training on {max(measured.gpus)} GPUs", method, report.table(["machine", ""], _told(measured.facts))]
     parts += ["## Speed", report.table(_SPEED, [_speed(measured, side) for side in measured.sides(False)])]
     if targets := list(_targets(measured)):
         parts += ["## Targets", report.table(["what", "measured", "target", ""], targets)]
@@ -135,6 +137,10 @@ _EVENT = ["GPUs", "the last rank is", "rank", "ends after, s", "status", "says"]
 _EVENTS = """The last rank of the example is killed (SIGKILL) or stopped (SIGSTOP) while all train."""
 _VARIANTS = """Measured after the others, and compared with the median of one GPU. What is not said is as in *own
 statistics*, which is among them again."""
+
+
+def _told(facts: dict[str, str]) -> list[tuple[str, str]]:
+    return [(name, value) for name, value in facts.items() if value]
 
 
 def _speed(measured: Measured, side: Side) -> list[str]:

@@ -17,11 +17,12 @@ from . import across_gpus_groups
 
 WARM, LOSSES, RATE = 3, 20, 0.002
 OWN, SYNCHRONISED = "own statistics", "synchronised"
+COMPILED = "one function"  # the step of one process as a whole, or of several with MLX's average_gradients in it
 # Ways to train with statistics of each process's own, or where the name ends so, with synchronised ones.
 VARIANTS = (
     "after, default stream",  # MLX's average_gradients behind the backward pass
     "after, own stream",
-    "after, one compiled function",
+    COMPILED,
     "during, default stream",
     "during, 4 MB",
     "during, 8 MB",
@@ -106,7 +107,7 @@ def _mlx_stepper(kind: str, model: Any, images: Any, labels: Any, group: Any) ->
     stream = mx.new_stream(mx.gpu) if mx.default_device() == mx.gpu else None
     if words[0] == "no communication":
         return example.stepper(model, images, labels, lambda grads: grads, RATE)
-    if words[:2] == ["after", "one compiled function"]:
+    if kind == COMPILED:
         optimizer = optim.SGD(RATE, momentum=0.9)
         optimizer.init(model.trainable_parameters())
         state = [model.state, optimizer.state]
@@ -222,14 +223,19 @@ def main() -> None:
     library = sys.argv[1]
     given = json.loads(sys.argv[2])
     options = Options(**{**given, "kinds": tuple(given["kinds"])})
+    settings = ""
     if library == "mpsfunc":
         import mpsfunc as mpsfunc  # first, as users do: it has a say in how MLX launches
+        from mpsfunc.core import launch, mlx_settings
+
+        chosen = ", ".join(f"{name}={value}" for name, value in mlx_settings.chosen.items())
+        settings = f"{chosen or 'as in the environment'}; {launch.without_module() or 'with the C++ module'}"
     steps = of_mlx(options) if library == "mpsfunc" else of_torch(options)
     for kind in options.kinds:
         for _ in range(2):  # compile
             steps.step(kind)
             steps.wait()
-    answer({"ready": True})
+    answer({"settings": settings})
     for line in sys.stdin:
         request = json.loads(line)
         if request["do"] == "losses":
