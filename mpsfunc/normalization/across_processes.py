@@ -147,37 +147,30 @@ def _moments_in_one(mean: Vector, var: Vector, count: mx.array, row: mx.array) -
     return mx.where(row == 0, mean, mx.where(row == 1, var, mx.where(row == 2, high, low)))
 
 
-def _moments_of_all(*parts: mx.array) -> tuple[Vector, Vector]:
-    """Mean and variance of all, from four arrays of each process, as one kernel."""
+def _moments_of_all(*parts: mx.array) -> tuple[Vector, Vector, mx.array]:
+    """Mean, variance and counts of all, from four arrays of each process, as one kernel."""
     means, variances, highs, lows = (parts[i::4] for i in range(4))
     counts = [high * _HALF + low for high, low in zip(highs, lows, strict=True)]
     whole = mx.maximum(functools.reduce(mx.add, counts), 1)
     shares, apart = [count / whole for count in counts], [mean - means[0] for mean in means]
     off = functools.reduce(mx.add, (share * a for share, a in zip(shares, apart, strict=True)))
     spread = (s * (v + (a - off) ** 2) for s, v, a in zip(shares, variances, apart, strict=True))
-    return means[0] + off, functools.reduce(mx.add, spread)
-
-
-def _count_of_all(*parts: mx.array) -> mx.array:
-    """The count of all, from the last two of the four arrays of each process."""
-    highs, lows = ([part.astype(mx.int64) for part in parts[i::2]] for i in range(2))
-    return functools.reduce(mx.add, (high * int(_HALF) + low for high, low in zip(highs, lows, strict=True)))
+    exact = (h.astype(mx.int64) * int(_HALF) + low.astype(mx.int64) for h, low in zip(highs, lows, strict=True))
+    return means[0] + off, functools.reduce(mx.add, spread), functools.reduce(mx.add, exact)
 
 
 _fused_moments_in_one = launch.fused(_moments_in_one)
 _fused_moments_of_all = launch.fused(_moments_of_all)
-_fused_count_of_all = launch.fused(_count_of_all)
 
 
 def _merged_by_nccl(mean: Vector, var: Vector, count: mx.array, spec: Spec) -> tuple[Vector, Vector, mx.array]:
     sent = _fused_moments_in_one(mean, var, count, _below_each_other(4, mean))
-    rows = mx.distributed.all_gather(sent[None], group=spec.group, stream=spec.stream).reshape(-1)
-    parts = [rows[i * mean.size : (i + 1) * mean.size] for i in range(4 * spec.group.size())]
-    whole_mean, whole_var = _fused_moments_of_all(*(part.reshape(mean.shape) for part in parts))
+    rows = mx.distributed.all_gather(sent[None], group=spec.group, stream=spec.stream)
+    parts = mx.split(rows.reshape(-1, *mean.shape[1:]), 4 * spec.group.size())  # each of the shape of mean
+    whole_mean, whole_var, counts = _fused_moments_of_all(*parts)
     # A count is repeated for all entries that it belongs to; the first of them is enough.
     first = tuple(slice(0, n) for n in ((1,) * (mean.ndim - count.ndim) + tuple(count.shape)))
-    halves = [part.reshape(mean.shape)[first].reshape(count.shape) for i, part in enumerate(parts) if i % 4 > 1]
-    return whole_mean, whole_var, _fused_count_of_all(*halves)
+    return whole_mean, whole_var, counts[first].reshape(count.shape)
 
 
 def _in_one(*vectors_and_row: mx.array) -> mx.array:
@@ -235,8 +228,11 @@ def _numbered(count: int, axes: int) -> mx.array:
 def total(vectors: Sequence[Vector], spec: Spec) -> tuple[Vector, ...]:
     """The sums of all processes' vectors, which have one shape and dtype."""
     with mx.stream(spec.stream):
-        row = _below_each_other(len(vectors), vectors[0])
-        sums = all_sum(_fused_in_one(*vectors, row) if by_nccl(spec) else mx.stack(list(vectors)), spec)
+        if by_nccl(spec):
+            sent = _fused_in_one(*vectors, _below_each_other(len(vectors), vectors[0]))
+            parts = mx.split(all_sum(sent, spec), len(vectors))
+            return tuple(part.reshape(vectors[0].shape) for part in parts)
+        sums = all_sum(mx.stack(list(vectors)), spec)
         return tuple(sums[i] for i in range(len(vectors)))
 
 

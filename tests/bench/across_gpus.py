@@ -33,7 +33,7 @@ SETTINGS = ("MPSFUNC_RUN_AHEAD=0", "MLX_USE_CUDA_GRAPHS=1")
 ALL = (*VARIANTS, *SETTINGS)
 ROUNDS, LEAST, STEPS = 10, 3, 20
 READY, ANSWER = 150.0, 60.0  # seconds for all first steps, and for a turn
-LAST = 60.0  # seconds of what comes after the turns
+LAST = 80.0  # seconds of what comes after the turns
 GONE = 75.0  # seconds for which processes are given to notice that one is gone
 IMAGES, PIXELS = 64, 64  # of the comparison of losses
 
