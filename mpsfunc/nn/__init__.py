@@ -65,6 +65,7 @@ from mpsfunc.nn.extra_layers import LocalContrastNorm as LocalContrastNorm
 from mpsfunc.nn.extra_layers import MaxUnpool2d as MaxUnpool2d
 from mpsfunc.nn.extra_layers import RoIAlign as RoIAlign
 from mpsfunc.nn.extra_layers import SpatialNorm as SpatialNorm
+from mpsfunc.nn.gradient_averaging import average_gradients as average_gradients
 from mpsfunc.nn.layers import BatchNorm as BatchNorm
 from mpsfunc.nn.layers import Dropout as Dropout
 from mpsfunc.nn.layers import Dropout2d as Dropout2d
@@ -77,6 +78,8 @@ from mpsfunc.nn.poolings import AvgPool1d as AvgPool1d
 from mpsfunc.nn.poolings import AvgPool2d as AvgPool2d
 from mpsfunc.nn.poolings import MaxPool1d as MaxPool1d
 from mpsfunc.nn.poolings import MaxPool2d as MaxPool2d
+from mpsfunc.nn.process_watch import ProcessWatch as ProcessWatch
+from mpsfunc.nn.process_watch import watch_processes as watch_processes
 from mpsfunc.nn.report import Conversion as Conversion
 from mpsfunc.nn.timing import compare as compare
 from mpsfunc.nn.torch_weights import from_torch as from_torch
