@@ -273,3 +273,55 @@ def tiles(found: Reads, size: int, ahead: int) -> Tiles:
 def best_tiles(found: Reads, size: int) -> Tiles:
     """`tiles` whose start makes them read as little as possible."""
     return min((tiles(found, size, ahead) for ahead in range(size)), key=lambda t: len(t.indices))
+
+
+class Bands(NamedTuple):
+    """Tiles whose positions all read equally many neighbouring pixels, as far as these are there.
+
+    Position d of a tile reads ``taps`` of the tile's pixels from number ``d * step // size`` on, and those of the next
+    tile are ``step`` further. ``indices`` is (tiles, length), -1 outside, and ``weights`` (tiles, length, size).
+    """
+
+    ahead: int
+    step: int
+    taps: int
+    indices: Array
+    weights: Array
+
+
+def bands(found: Reads, n_in: int, size: int) -> Bands | None:
+    """The lists of so many neighbours as `Bands`, of the start that makes them shortest; None where they are not."""
+    begins, indices, weights = found
+    counts = np.diff(begins)
+    taps, n_out = int(counts.max(initial=0)), len(counts)
+    inner = np.flatnonzero(counts == taps)
+    inner = inner[np.isin(inner + size, inner)]
+    if len(inner) == 0 or (counts == 0).any() or (weights == 0).any():
+        return None
+    one = int(inner[0])
+    step = int(indices[begins[one + size]] - indices[begins[one]])
+    if step <= 0:
+        return None
+    positions = np.repeat(np.arange(n_out), counts)
+    ahead_of = [ahead for ahead in range(size) if _in_bands(found, n_in, one, ahead, step, size)]
+    if not ahead_of:
+        return None
+    ahead = ahead_of[0]
+    begin = int(indices[begins[one]]) - (one + ahead) * step // size
+    tile, d = np.divmod(positions + ahead, size)
+    count, length = -(-(n_out + ahead) // size), (size - 1) * step // size + taps
+    table = np.zeros((count, length, size))
+    table[tile, indices - begin - tile * step, d] = weights
+    pixels = begin + np.arange(count)[:, None] * step + np.arange(length)
+    return Bands(ahead, step, taps, np.where((table != 0).any(2), pixels, -1), table)
+
+
+def _in_bands(found: Reads, n_in: int, one: int, ahead: int, step: int, size: int) -> bool:
+    """Whether each position reads what it should by where one does that reads as much as any."""
+    begins, indices, _ = found
+    counts = np.diff(begins)
+    starts = (np.arange(len(counts)) + ahead) * step // size + (indices[begins[one]] - (one + ahead) * step // size)
+    low, high = np.maximum(starts, 0), np.minimum(starts + counts.max(), n_in)
+    if not np.array_equal(high - low, counts):
+        return False
+    return np.array_equal(np.repeat(low - begins[:-1], counts) + np.arange(len(indices)), indices)
