@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
+import mlx.core as mx
 import numpy as np
 from generic.opinfo import Array, Loads, Node, OpInfo, Sample, call
 from generic.ops.resize import BF16, EIGHT, F16, F32, IMAGES, LARGE, OTHER, X, axes, backward, forward, mixed
 from metal_host.case import Case
-from support import numbers
+from support import close, exact, numbers
 from support.benchmarks import DTYPES, FLOAT32, LEVEL, SHARE, Benchmark, Measured
 from support.oracle import image as oracle
 
@@ -64,6 +65,23 @@ def _cases() -> Iterator[Case]:
     yield _banded(mixed("resize_bicubic", curves(small, (27, 27)), small, F32, (27, 27)), "resample")
     small = (3, 20, 12, 4)
     yield _banded(mixed("resize_bicubic", curves(small, (40, 24)), small, F32, (40, 24), crowded=True))
+    yield _banded(_infinite())
+
+
+def _infinite() -> Case:
+    """Infinity reaches what it has weight in, and spoils no neighbour of that in a tile."""
+    shape = (1, 12, 12, 4)
+    matrices = curves(shape, (24, 24))
+
+    def check() -> None:
+        x = np.ones(shape)
+        x[0, 6, 6] = np.inf  # the second row of the third tile, whose lower half does not read it
+        y = exact(mf.resize_bicubic(mx.array(x, F32), (24, 24)))
+        reached = oracle.along(np.isinf(x), *(m != 0 for m in matrices)) > 0
+        np.testing.assert_array_equal(np.isinf(y), reached)
+        close(mx.array(y[~reached]), oracle.along(np.ones(shape), *matrices)[~reached])
+
+    return Case("resize_bicubic of infinity", ("resample",), check)
 
 
 def _banded(case: Case, *others: str) -> Case:
