@@ -4,15 +4,14 @@
     mlx.launch --backend nccl -n 2 python train_across_gpus.py         two GPUs of this machine
     mlx.launch -n 2 python train_across_gpus.py                        two processes on the CPU
 
-The gradients of the last layers are averaged while the backward pass still computes those of the others, statistics of
-batch normalization are those of all processes' images, and a process that dies or stops ends the others. The network is
-ResNet-50 on a GPU, and a small one on a CPU.
+On a GPU a step is one compiled function, with the average of the gradients in it. Statistics of batch normalization are
+those of all processes' images, and a process that dies or stops ends the others. The network is ResNet-50 on a GPU, and
+a small one on a CPU.
 """
 
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -21,7 +20,6 @@ from tqdm import tqdm
 
 import mpsfunc as mf
 
-Average = Callable[[Any], Any]
 RESNET_50 = ((3, 4, 6, 3), (256, 512, 1024, 2048), 1000)  # blocks and channels of the stages, classes
 SMALL = ((1, 1), (32, 64), 10)
 
@@ -93,7 +91,9 @@ def batch(size: int, pixels: int, classes: int, dtype: mx.Dtype, group: mx.distr
     return images, labels
 
 
-def stepper(model: nn.Module, images: mx.array, labels: mx.array, average: Average, rate: float) -> Callable[[], Any]:
+def stepper(
+    model: nn.Module, images: mx.array, labels: mx.array, group: mx.distributed.Group, rate: float
+) -> Callable[[], mx.array]:
     """What takes a step, without waiting for it, and returns the loss of this process's images."""
     optimizer = optim.SGD(rate, momentum=0.9)
     optimizer.init(model.trainable_parameters())
@@ -103,34 +103,20 @@ def stepper(model: nn.Module, images: mx.array, labels: mx.array, average: Avera
     def loss(images: mx.array, labels: mx.array) -> mx.array:
         return nn.losses.cross_entropy(model(images).astype(mx.float32), labels, reduction="mean")
 
-    def compute(images: mx.array, labels: mx.array) -> tuple[mx.array, Any]:
-        params = model.trainable_parameters()
+    def train(images: mx.array, labels: mx.array) -> mx.array:
         value, grads = nn.value_and_grad(model, loss)(images, labels)
-        model.update(params)
-        return value, grads
+        optimizer.update(model, nn.average_gradients(grads, group))
+        return value
 
-    def update(grads: Any) -> mx.array:
-        optimizer.update(model, grads)
-        return optimizer.step
-
-    # Two compiled functions: between them the gradients are on their way. On a CPU MLX would call a C++ compiler.
-    if mx.default_device() == mx.gpu:
-        compute = mx.compile(compute, inputs=model.state, outputs=model.state)
-        update = mx.compile(update, inputs=state, outputs=state)
+    if mx.default_device() == mx.gpu:  # on a CPU MLX would call a C++ compiler
+        train = mx.compile(train, inputs=state, outputs=state)
 
     def step() -> mx.array:
-        value, grads = compute(images, labels)
-        update(average(grads))
+        value = train(images, labels)
         mx.async_eval(value, state)
         return value
 
     return step
-
-
-def averaging(group: mx.distributed.Group, megabytes: float = 32) -> Average:
-    """What averages gradients over a group; on an NVIDIA GPU on a stream of its own, beside the backward pass."""
-    stream = mx.new_stream(mx.gpu) if mx.cuda.is_available() and group.size() > 1 else None
-    return lambda grads: mf.nn.average_gradients(grads, group, int(megabytes * 2**20), stream)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -143,7 +129,6 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16" if on_gpu else "float32")
     found.add_argument("--steps", type=int, default=100)
     found.add_argument("--rate", type=float, default=0.01, help="of stochastic gradient descent")
-    found.add_argument("--bucket", type=float, default=32, help="MiB of gradients that travel together")
     found.add_argument("--own-statistics", action="store_true", help="batch norms do not ask the other processes")
     return found
 
@@ -154,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
     group, dtype = mx.distributed.init(), getattr(mx, args.dtype)
     model = network(args.network, dtype, None if args.own_statistics else group)
     images, labels = batch(args.batch, args.pixels, model.linear.weight.shape[0], dtype, group)
-    step = stepper(model, images, labels, averaging(group, args.bucket), args.rate)
+    step = stepper(model, images, labels, group, args.rate)
     losses, start = [], 0.0
     with mf.nn.watch_processes(group) as watch:
         for i in tqdm(range(args.steps), disable=group.rank() > 0, mininterval=1):

@@ -65,7 +65,6 @@ from mpsfunc.nn.extra_layers import LocalContrastNorm as LocalContrastNorm
 from mpsfunc.nn.extra_layers import MaxUnpool2d as MaxUnpool2d
 from mpsfunc.nn.extra_layers import RoIAlign as RoIAlign
 from mpsfunc.nn.extra_layers import SpatialNorm as SpatialNorm
-from mpsfunc.nn.gradient_averaging import average_gradients as average_gradients
 from mpsfunc.nn.layers import BatchNorm as BatchNorm
 from mpsfunc.nn.layers import Dropout as Dropout
 from mpsfunc.nn.layers import Dropout2d as Dropout2d

@@ -1,4 +1,4 @@
-"""Tells within a limit of time that another process of a group has ended or stopped, also where MLX waits for ever.
+"""Tells within a limit of time that another process of a group has ended or stopped, also where MLX waits without end.
 
 Each process has a thread that sends a message every second: all to that of rank 0, and that to all. It needs no GPU
 and no collective. While ``mx.eval`` waits for a collective nothing can interrupt it, neither in NCCL nor in MPI. So

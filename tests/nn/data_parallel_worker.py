@@ -1,7 +1,7 @@
 """What one process of several does for test_data_parallel.py, which launches this file.
 
-``FOLDER average`` saves averages of gradients, ours and MLX's; ``FOLDER train`` the losses of the example;
-``FOLDER HOW WHO`` has one process go, while the others wait for it in an all_sum.
+``FOLDER train`` saves the losses of the example; ``FOLDER HOW WHO`` has one process go, while the others wait for it in
+an all_sum.
 """
 
 from __future__ import annotations
@@ -14,28 +14,12 @@ import time
 from pathlib import Path
 
 import mlx.core as mx
-import mlx.nn as nn
-import numpy as np
 import train_across_gpus
-from mlx.utils import tree_flatten
 
 import mpsfunc as mf
 
 SECONDS = 3.0
 TRAINING = ["--steps", "20", "--pixels", "16", "--rate", "0.02"]
-
-
-def average(folder: Path, group: mx.distributed.Group) -> None:
-    """Several sizes of buckets, of two dtypes."""
-    rank = group.rank()
-    shapes = {"first": (7,), "second": (3, 5), "third": (), "fourth": (2, 2, 2)}
-    mx.random.seed(rank)
-    grads = {"layers": [{name: mx.random.normal(shape) for name, shape in shapes.items()} for _ in range(2)]}
-    grads["half"] = mx.random.normal((4, 3)).astype(mx.bfloat16)
-    found = {"mlx": nn.average_gradients(grads, group)}
-    found |= {str(size): mf.nn.average_gradients(grads, group, size) for size in (0, 50, 2**20)}
-    arrays = {path: np.array(a.astype(mx.float32)) for path, a in tree_flatten(found)}
-    np.savez(folder / f"{rank}.npz", **arrays)
 
 
 def train(folder: Path, group: mx.distributed.Group) -> None:
@@ -75,8 +59,8 @@ def main(folder: Path, *how: str) -> None:
     """Does what is asked for."""
     mx.set_default_device(mx.cpu)
     group = mx.distributed.init(strict=True, backend="ring")
-    if how[0] in ("average", "train"):
-        {"average": average, "train": train}[how[0]](folder, group)
+    if how[0] == "train":
+        train(folder, group)
     else:
         survive(folder, group, how[0], int(how[1]))
 

@@ -1,4 +1,4 @@
-"""Data-parallel training: averages of gradients, the example, and the watch over processes that go.
+"""Data-parallel training: the example, and the watch over processes that go.
 
 Groups are launched as users would, by mlx.launch; data_parallel_worker.py is what their processes run.
 """
@@ -10,10 +10,8 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
-import mlx.nn
 import numpy as np
 import pytest
 import train_across_gpus
@@ -21,7 +19,7 @@ from nn import data_parallel_worker as worker
 from support.groups import PLENTY, launched, run
 
 import mpsfunc as mf
-from mpsfunc.nn import gradient_averaging, process_watch
+from mpsfunc.nn import process_watch
 
 pytestmark = [
     pytest.mark.needs_cpu_module,
@@ -29,19 +27,6 @@ pytestmark = [
 ]
 
 WORKER = str(Path(__file__).with_name("data_parallel_worker.py"))
-
-
-@pytest.mark.programs
-def test_averages_are_those_of_mlx_to_the_bit(tmp_path: Path) -> None:
-    output = run(2, WORKER, str(tmp_path), "average")
-    assert all((tmp_path / f"{rank}.npz").exists() for rank in range(2)), output
-    for rank in range(2):
-        found = dict(np.load(tmp_path / f"{rank}.npz"))
-        names = [name.removeprefix("mlx.") for name in found if name.startswith("mlx.")]
-        assert len(names) == 9 and len(found) == 4 * len(names)
-        for name in names:
-            for size in ("0", "50", str(2**20)):
-                assert np.array_equal(found[f"{size}.{name}"], found[f"mlx.{name}"]), (size, name)
 
 
 @pytest.mark.programs
@@ -92,34 +77,9 @@ def test_a_process_that_takes_its_leave_ends_nobody(tmp_path: Path) -> None:
 # One process --------------------------------------------------------------------------------------------
 
 
-def test_buckets_go_from_the_last_array_to_the_first_and_hold_one_dtype() -> None:
-    sizes = {"a": 4, "b": 4, "c": 100, "d": 1}
-    flat = [(name, mx.zeros(size)) for name, size in sizes.items()]
-    flat.insert(1, ("half", mx.zeros(1, mx.float16)))
-    assert gradient_averaging._buckets(flat, 100) == [{"d", "c"}, {"half"}, {"b", "a"}]
-    assert gradient_averaging._buckets(flat, 0) == [{"d"}, {"c"}, {"b"}, {"half"}, {"a"}]
-
-
-def test_one_process_averages_nothing_and_watches_nobody(on_cpu: mx.Device) -> None:
-    grads = {"a": [mx.ones(3)]}
-    assert mf.nn.average_gradients(grads) is grads
+def test_one_process_watches_nobody(on_cpu: mx.Device) -> None:
     with mf.nn.watch_processes() as watch:
         watch.step()
-    model = mlx.nn.Linear(2, 1)
-    assert mf.nn.average_gradients(model.parameters())["weight"] is model.weight
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"group": 1}, "not a group"),
-        ({"all_reduce_size": 1.5}, "not a size"),
-        ({"communication_stream": mx.gpu}, "not a stream"),
-    ],
-)
-def test_what_averages_cannot_be_taken_by_is_refused(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(TypeError, match=f"average_gradients: {said}; got {next(iter(arguments))}="):
-        mf.nn.average_gradients({}, **arguments)
 
 
 def test_what_is_no_group_or_time_is_refused() -> None:
