@@ -30,6 +30,7 @@ def train(folder: Path, group: mx.distributed.Group) -> None:
 
 def survive(folder: Path, group: mx.distributed.Group, how: str, who: int) -> None:
     """Takes steps until one process goes."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which the launcher sends when one has ended
     with mf.nn.watch_processes(group, SECONDS) as watch:
         for i in range(20):
             mx.eval(mx.distributed.all_sum(mx.ones(3), group=group))
@@ -51,7 +52,6 @@ def survive(folder: Path, group: mx.distributed.Group, how: str, who: int) -> No
 
 
 def _wait_without_end() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # which the launcher sends when one has ended
     time.sleep(60)
 
 
