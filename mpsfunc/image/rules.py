@@ -76,11 +76,6 @@ def gather(x: mx.array, spec: Spec) -> mx.array:
         arrays = {"x": x, "rows": _lists(rows, back), "cols": _lists(cols, back)}
         return launch.launch("resample", arrays, None, (result,), tuple, spec.stream)[0]
     vector_width = grids.vector_width(x.dtype, channels, x.size)
-    tall, wide = _banded(rows, back, _TALL), _banded(cols, back, (2,))
-    if tall and wide and n * tall.tiles * wide.tiles * (channels // vector_width) >= _MANY:
-        mixing_bands = functools.partial(_mixing_bands, *result, tall, wide, vector_width)
-        arrays = {"x": x, "rows": tall.table, "cols": wide.table}
-        return launch.launch("resample", arrays, None, (result,), lambda: (mixing_bands(),), spec.stream)[0]
     down, across = _tiled(rows, back, 4), _tiled(cols, back, 2)
     arrays = {"x": x, "rows": down.table, "cols": across.table}
     if down.longest * across.longest * max(vector_width, 4) <= _AT_ONCE:
@@ -126,24 +121,6 @@ def _mixing(shape: tuple[int, ...], dtype: mx.Dtype, down: _Tiled, across: _Tile
     template = ("O", dtype), *counts, ("K", held)
     names = ("x", "rows", "cols"), ("y",)
     return KernelLaunch("resample", *names, ((shape, dtype),), grid, group, params, template)
-
-
-_TALL = (8, 7, 6, 5, 4)  # rows of a tile, of which those are taken with which fewest rows are read twice
-_MANY = 2**16  # threads that fill a GPU; of larger tiles there may be fewer
-
-
-def _mixing_bands(
-    shape: tuple[int, ...], dtype: mx.Dtype, down: _Banded, across: _Banded, vector_width: int
-) -> KernelLaunch:
-    """An image of the shape, of rows and columns that tiles read alike."""
-    n, height, width, channels = shape
-    grid, group = grids.small_threads(across.tiles * (channels // vector_width), down.tiles, n)
-    params = ResampleLaunch(height, width, down.tiles, across.tiles, down.ahead, across.ahead)
-    rows = ("DY", down.size), ("DOWN", down.step), ("TY", down.taps)
-    template = ("V", vector_width), *rows, ("DX", across.size), ("ACROSS", across.step), ("TX", across.taps)
-    return KernelLaunch(
-        "resample_bands", ("x", "rows", "cols"), ("y",), ((shape, dtype),), grid, group, params, template
-    )
 
 
 def _unmoved(length: int) -> Axis:
@@ -258,32 +235,3 @@ def _tiled(axis: Axis, back: bool, most: int) -> _Tiled:
     entries[:, 1:] = weights.astype(np.float32).view(np.int32)
     table = np.concatenate([begins.astype(np.int32), entries.reshape(-1)])
     return _Tiled(mx.array(table), size, ahead, len(begins) - 1, int(np.diff(begins).max()))
-
-
-class _Banded(NamedTuple):
-    table: mx.array
-    size: int  # positions of a tile
-    ahead: int
-    tiles: int
-    step: int
-    taps: int
-
-
-_LONGEST = 24  # pixels of a tile along an axis, each of which is code of its own
-
-
-@_kept
-def _banded(axis: Axis, back: bool, sizes: tuple[int, ...]) -> _Banded | None:
-    """Entries of tiles that read alike, an index and a float for each position of the tile; None of short lists."""
-    n_in = axis.n_out if back else axis.n_in
-    made = [(size, sampling.bands(_found(axis, back), n_in, size)) for size in sizes]
-    some = [(b.indices.size, size, b) for size, b in made if b is not None and b.indices.shape[1] <= _LONGEST]
-    if not some:
-        return None
-    _, size, best = min(some, key=lambda s: s[:2])
-    if not _LONG <= best.taps <= 2 * _LONG:
-        return None
-    entries = np.empty((*best.indices.shape, 1 + size), np.int32)
-    entries[..., 0] = best.indices
-    entries[..., 1:] = best.weights.astype(np.float32).view(np.int32)
-    return _Banded(mx.array(entries.reshape(-1)), size, best.ahead, len(entries), best.step, best.taps)

@@ -26,6 +26,7 @@ from mpsfunc.core.printing import describe
 
 VARIABLE, SECONDS = "MPSFUNC_DISTRIBUTED_TIMEOUT", 30.0
 _MOST = 50.0  # so that with the two below a minute is enough
+_PATIENCE = 1.5  # times the seconds until a process takes too long for a step: others wait for one that is silent
 _INTERVAL = 1.0  # between two messages
 _GRACE = 5.0  # in which the program may leave the watch by itself, such as by an error that MLX's ring raises
 _MESSAGE = struct.Struct("<IIq")  # what, of which rank, and how many steps it has taken
@@ -60,7 +61,7 @@ class ProcessWatch:
             self._thread.start()
 
     def step(self) -> None:
-        """Says that this process goes on. From the first call on it has to come as often as the watch's seconds."""
+        """Says that this process goes on. From the first call on at most 1.5 times the watch's seconds may pass."""
         self._steps += 1
 
     def close(self) -> None:
@@ -126,7 +127,7 @@ class ProcessWatch:
                 for rank, peer in list(self._peers.values()):
                     if now - peer.heard > self._seconds:
                         self._fail(_SILENT, rank)
-                    elif peer.steps and now - peer.moved > self._seconds:
+                    elif peer.steps and now - peer.moved > _PATIENCE * self._seconds:
                         self._fail(_STUCK, rank)
         if not self._left:
             self._send(_LEAVES, self._rank)
@@ -176,7 +177,8 @@ class ProcessWatch:
             return
         self._send(what, rank)
         self._left = True
-        message = f"mpsfunc: {_WORDS[what].format(rank=rank, seconds=self._seconds)}"
+        seconds = _PATIENCE * self._seconds if what == _STUCK else self._seconds
+        message = f"mpsfunc: {_WORDS[what].format(rank=rank, seconds=seconds)}"
         if self._on_failure is not None:
             self._on_failure(message)
             return

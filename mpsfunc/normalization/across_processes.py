@@ -1,8 +1,7 @@
-"""Statistics and sums over the processes of a group, with their derivatives.
+"""Statistics and sums over the processes of a group, with their derivatives; only here mx.distributed is called.
 
 Everything goes through one gather of all processes' vectors, combined in the order of their ranks, so that all compute
-the same bits. With NCCL, moments go through one gather and sums through one all-reduce, between two small kernels:
-nothing there waits on the host, and no clock runs. Derivatives are those of the sum of all processes' losses.
+the same bits. Derivatives are those of the sum of all processes' losses.
 """
 
 from __future__ import annotations
@@ -130,108 +129,12 @@ def _address(host: str) -> tuple[Any, ...]:
     return socket.getaddrinfo(name, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4]
 
 
-# With NCCL ----------------------------------------------------------------------------------------------
-
-
-def by_nccl(spec: Spec) -> bool:
-    """Whether the GPU itself communicates, in the order of its stream: by NCCL, and not by a ring between CPUs."""
-    return launch.backend(spec.stream) == "cuda" and not os.environ.get("MLX_HOSTFILE")
-
-
-_HALF = 2.0**16  # counts travel as two float32, each exact: so many times the first, and the second
-
-
-def _moments_in_one(mean: Vector, var: Vector, count: mx.array, row: mx.array) -> mx.array:
-    """Mean, variance and count below each other, as one kernel; ``row`` is 0, 1, 2, 3 along the first axis."""
-    high, low = (count // int(_HALF)).astype(mean.dtype), (count % int(_HALF)).astype(mean.dtype)
-    return mx.where(row == 0, mean, mx.where(row == 1, var, mx.where(row == 2, high, low)))
-
-
-def _moments_of_all(*parts: mx.array) -> tuple[Vector, Vector, mx.array]:
-    """Mean, variance and counts of all, from four arrays of each process, as one kernel."""
-    means, variances, highs, lows = (parts[i::4] for i in range(4))
-    counts = [high * _HALF + low for high, low in zip(highs, lows, strict=True)]
-    whole = mx.maximum(functools.reduce(mx.add, counts), 1)
-    shares, apart = [count / whole for count in counts], [mean - means[0] for mean in means]
-    off = functools.reduce(mx.add, (share * a for share, a in zip(shares, apart, strict=True)))
-    spread = (s * (v + (a - off) ** 2) for s, v, a in zip(shares, variances, apart, strict=True))
-    exact = (h.astype(mx.int64) * int(_HALF) + low.astype(mx.int64) for h, low in zip(highs, lows, strict=True))
-    return means[0] + off, functools.reduce(mx.add, spread), functools.reduce(mx.add, exact)
-
-
-_fused_moments_in_one = launch.fused(_moments_in_one)
-_fused_moments_of_all = launch.fused(_moments_of_all)
-
-
-def _merged_by_nccl(mean: Vector, var: Vector, count: mx.array, spec: Spec) -> tuple[Vector, Vector, mx.array]:
-    sent = _fused_moments_in_one(mean, var, count, _below_each_other(4, mean))
-    rows = mx.distributed.all_gather(sent[None], group=spec.group, stream=spec.stream)
-    parts = mx.split(rows.reshape(-1, *mean.shape[1:]), 4 * spec.group.size())  # each of the shape of mean
-    whole_mean, whole_var, counts = _fused_moments_of_all(*parts)
-    # A count is repeated for all entries that it belongs to; the first of them is enough.
-    first = tuple(slice(0, n) for n in ((1,) * (mean.ndim - count.ndim) + tuple(count.shape)))
-    return whole_mean, whole_var, counts[first].reshape(count.shape)
-
-
-def _in_one(*vectors_and_row: mx.array) -> mx.array:
-    """Vectors below each other, as one kernel; the last argument is 0, 1, 2, ... along the first axis."""
-    *vectors, row = vectors_and_row
-    stacked = vectors[-1]
-    for i in reversed(range(len(vectors) - 1)):
-        stacked = mx.where(row == i, vectors[i], stacked)
-    return stacked
-
-
-_fused_in_one = launch.fused(_in_one)
-
-
-def _factors_of_all(
-    gamma: Vector, var: Vector, count: mx.array, dot: Vector, eps: float, *sums: Vector
-) -> tuple[Vector, Vector, Vector, Vector]:
-    """This process's gradient of the scale, and a, b and d of `rules.bn_grad`, as one kernel.
-
-    The sums are over all processes: of g, of g * (x - mean), and, if there are any, of the gradients of mean and
-    variance.
-    """
-    whole = mx.maximum(count, 1).astype(var.dtype)
-    total, whole_dot, *of_statistics = (v / whole for v in sums)
-    root = vector_rules.inverse_root(var, eps)
-    a = gamma * root
-    b, d = -a * (root * (whole_dot * root)), -a * total
-    if of_statistics:
-        b, d = b + 2 * of_statistics[1], d + of_statistics[0]
-    return dot * root, a, b, d
-
-
-gradient_factors: Any = launch.fused(_factors_of_all)
-
-
-def _below_each_other(count: int, like: mx.array) -> mx.array:
-    return _numbered(count, like.ndim)
-
-
-@functools.lru_cache
-def _numbered(count: int, axes: int) -> mx.array:
-    """0, 1, 2, ... along the first axis, before so many of length 1: an array that is there, and no operation."""
-    rows: list[Any] = []
-    for row in range(count):
-        entry: Any = row
-        for _ in range(axes):
-            entry = [entry]
-        rows.append(entry)
-    return mx.array(rows, mx.float32)
-
-
 # Sums ---------------------------------------------------------------------------------------------------
 
 
 def total(vectors: Sequence[Vector], spec: Spec) -> tuple[Vector, ...]:
     """The sums of all processes' vectors, which have one shape and dtype."""
     with mx.stream(spec.stream):
-        if by_nccl(spec):
-            sent = _fused_in_one(*vectors, _below_each_other(len(vectors), vectors[0]))
-            parts = mx.split(all_sum(sent, spec), len(vectors))
-            return tuple(part.reshape(vectors[0].shape) for part in parts)
         sums = all_sum(mx.stack(list(vectors)), spec)
         return tuple(sums[i] for i in range(len(vectors)))
 
@@ -239,8 +142,6 @@ def total(vectors: Sequence[Vector], spec: Spec) -> tuple[Vector, ...]:
 @operation("total")
 def all_sum(a: mx.array, spec: Spec) -> mx.array:
     """The sum of all processes' arrays."""
-    if by_nccl(spec):
-        return mx.distributed.all_sum(a, group=spec.group, stream=spec.stream)
     (first,), *rest = _gathered("total", (a,), spec)
     for (part,) in rest:
         first = first + part
@@ -268,8 +169,6 @@ def _all_sum_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.a
 @operation("merged")
 def merged(mean: Vector, var: Vector, count: mx.array, spec: Spec) -> tuple[Vector, Vector, mx.array]:
     """Mean, population variance and count of all processes' elements; each gives those of its own."""
-    if by_nccl(spec):
-        return _merged_by_nccl(mean, var, count, spec)
     (mean, var, count), *rest = _gathered("merged", (mean, var, count), spec)
     for part in rest:
         mean, var, count = vector_rules.joined(mean, var, count, *part)

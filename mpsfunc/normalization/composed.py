@@ -316,7 +316,6 @@ def _batch_norm_grad_in_parts(
     nothing = _of_nothing(x, spec)
     if nothing is not None:
         return nothing
-    unwanted = lazy.is_lazy_zeros(dmean) and lazy.is_lazy_zeros(dvar)
     if not spec.per_image:
         mean, var, dmean, dvar = (v[None] for v in (mean, var, dmean, dvar))
     dmean, dvar = (v if v.size else mx.zeros_like(mean) for v in (dmean, dvar))
@@ -327,12 +326,7 @@ def _batch_norm_grad_in_parts(
     dbeta, dot = total, whole_dot = bn_stats_grad(dy, x, mean, slope, beta, on)
     elements = float(_elements(x, spec.per_image, spec.groups))
     if spec.processes is not None:  # an image gets its share of what all processes' losses want
-        of = across_processes.Spec(spec.processes, spec.stream)
-        if across_processes.by_nccl(of):
-            sums = across_processes.total((dbeta, dot) if unwanted else (dbeta, dot, dmean, dvar), of)
-            dgamma, a, b, d = across_processes.gradient_factors(gamma, var, count, dot, spec.eps, *sums)
-            return bn_grad(dy, x, mean, a, b, d, slope, beta, on), *_shared(dgamma, dbeta, spec)
-        whole = mx.maximum(count, 1).astype(mean.dtype)
+        whole, of = mx.maximum(count, 1).astype(mean.dtype), across_processes.Spec(spec.processes, spec.stream)
         sums = across_processes.total((dmean, dvar, dbeta, dot), of)
         dmean, dvar, total, whole_dot = (v / whole for v in sums)
         elements = 1.0

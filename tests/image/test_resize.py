@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from fractions import Fraction
 from typing import Any
@@ -17,7 +16,6 @@ from support import DTYPES, VIEWS, close, exact, numbers, same_bits
 from support.oracle import image as oracle
 
 import mpsfunc as mf
-from mpsfunc.image import rules
 from mpsfunc.windows import sampling
 
 # In each way a function, its arguments, and the matrix of an axis.
@@ -339,54 +337,3 @@ def test_a_state_that_was_right_vouches_for_no_other(on_cpu: mx.Device) -> None:
             mf.resize_nearest_grad(dy, equal)
         with pytest.raises(ValueError, match="^resize_nearest_grad: dy does not belong to this state"):
             mf.resize_nearest_grad(mx.ones((1, 2, 3, 2)), state)
-
-
-@pytest.mark.parametrize("size", [2, 5, 6, 8])
-@pytest.mark.parametrize(
-    ("n_in", "n_out", "antialias", "even"),
-    [
-        (40, 80, False, (2, 6, 8)),
-        (80, 40, True, (2, 5, 6, 8)),
-        (40, 60, False, (6,)),
-        (40, 33, True, ()),
-        (3, 7, True, ()),
-    ],
-)
-@pytest.mark.parametrize("back", [False, True])
-def test_bands_are_the_lists_of_neighbours(
-    n_in: int, n_out: int, antialias: bool, even: tuple[int, ...], size: int, back: bool
-) -> None:
-    """Where tiles of so many positions read alike, and nowhere else, each position reads what it read."""
-    axis = sampling.Resized(n_in, n_out, "bicubic", "half_pixel", "clamp", antialias)
-    found = (sampling.readers if back else sampling.reads)(axis)
-    length = n_out if back else n_in
-    bands = sampling.bands(found, length, size)
-    if not back:
-        assert (bands is not None) == (size in even)
-    if bands is None:
-        return
-    dense, again = np.zeros((2, len(found.begins) - 1, length))
-    for o, (begin, end) in enumerate(itertools.pairwise(found.begins)):
-        dense[o, found.indices[begin:end]] = found.weights[begin:end]
-    for o in range(len(again)):
-        tile, d = divmod(o + bands.ahead, size)
-        first = d * bands.step // size
-        pixels = bands.indices[tile, first : first + bands.taps]
-        again[o, pixels[pixels >= 0]] = bands.weights[tile, first : first + bands.taps, d][pixels >= 0]
-    np.testing.assert_array_equal(again, dense)
-    there = bands.indices >= 0
-    assert np.count_nonzero(bands.weights) == len(found.weights) and not bands.weights[~there].any()
-
-
-def test_which_images_a_gpu_resizes_in_bands() -> None:
-    def of(method: str, n_out: int, back: bool = False, antialias: bool = False) -> list[tuple[int, int] | None]:
-        axis = sampling.Resized(56, n_out, method, "half_pixel", "clamp", antialias)
-        made = [rules._banded(axis, back, sizes) for sizes in (rules._TALL, (2,))]
-        return [None if b is None else (b.size, b.taps) for b in made]
-
-    assert of("bicubic", 112) == [(8, 4), (2, 4)] and of("bicubic", 112, back=True) == [(8, 8), (2, 8)]
-    filtered = of("bicubic", 28, antialias=True), of("bicubic", 28, back=True, antialias=True)
-    assert filtered == ([(7, 8), (2, 8)], [(8, 4), (2, 4)])
-    assert (
-        of("bilinear", 112) == of("area", 28) == of("bicubic", 22) == of("bicubic", 8, antialias=True) == [None, None]
-    )

@@ -1,7 +1,6 @@
 """What one process of several computes for test_distributed.py, which launches this file, and what one alone computes.
 
-As a script: ``distributed_worker.py FOLDER`` saves the results of every case to ``FOLDER/RANK.npz``, and
-``distributed_worker.py FOLDER "as by NCCL"`` those of the messages that go through NCCL;
+As a script: ``distributed_worker.py FOLDER`` saves the results of every case to ``FOLDER/RANK.npz``;
 ``distributed_worker.py FOLDER train`` the losses of the example to ``FOLDER/RANK.json``;
 ``distributed_worker.py FOLDER HOW WHO`` has one process go, and the others write down what they then see.
 """
@@ -254,9 +253,6 @@ def main(folder: Path, *how: str) -> None:
 
 def act(folder: Path, group: Any, *how: str) -> None:
     if not how:
-        compute(folder, group)
-    elif how[0] == "as by NCCL":
-        normalization_across_processes.by_nccl = lambda spec: True
         compute(folder, group)
     elif how[0] == "train":
         (folder / f"{group.rank()}.json").write_text(json.dumps(across_processes.main()))

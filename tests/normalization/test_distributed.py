@@ -62,13 +62,12 @@ def alone() -> dict[str, np.ndarray]:
         }
 
 
-@pytest.fixture(scope="module", params=[(2,), (4,), (2, "as by NCCL")], ids=lambda how: " ".join(map(str, how)))
+@pytest.fixture(scope="module", params=[2, 4])
 def together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, np.ndarray]]:
-    """Every result of each process of a group; also of what is sent and computed with NCCL, but by the ring."""
+    """Every result of each process of a group."""
     folder = tmp_path_factory.mktemp("group")
-    size, *how = request.param
-    output = run(size, WORKER, str(folder), *how)
-    found = [folder / f"{rank}.npz" for rank in range(size)]
+    output = run(request.param, WORKER, str(folder))
+    found = [folder / f"{rank}.npz" for rank in range(request.param)]
     assert all(path.exists() for path in found), output
     return [dict(np.load(path)) for path in found]
 

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from unittest.mock import patch
 
-import mlx.core as mx
 import numpy as np
-from generic.opinfo import Array, Loads, Node, OpInfo, Sample, call
+from generic.opinfo import Array, Node, OpInfo, Sample, call
 from generic.ops.resize import BF16, EIGHT, F16, F32, IMAGES, LARGE, OTHER, X, axes, backward, forward, mixed
 from metal_host.case import Case
-from support import close, exact, numbers
 from support.benchmarks import DTYPES, FLOAT32, LEVEL, SHARE, Benchmark, Measured
 from support.oracle import image as oracle
 
 import mpsfunc as mf
 from mpsfunc import graph
-from mpsfunc.image import rules
 
-FOUR = (4, 12, 12, 16)
 HOW: dict[str, dict[str, Any]] = {
     "of aligned corners": {"align_corners": True},
     "of whole coordinates": {"coordinate": "asymmetric"},
@@ -52,51 +47,6 @@ def _cases() -> Iterator[Case]:
         ((1, 2, 3, 16), F16, (17, 19), {}),  # like this gradient
     ):
         yield mixed("resize_bicubic", curves(shape, out_size, **how), shape, dtype, out_size, **how)
-    for shape, dtype, out_size, how in (
-        ((2, 12, 10, 8), F32, (24, 20), {}),
-        ((3, 20, 14, 4), F32, (10, 7), {"antialias": True}),
-        ((1, 12, 12, 3), F32, (24, 24), {}),  # one channel at a time
-        ((2, 20, 13, 16), F16, (10, 26), {"antialias": True}),
-        ((1, 22, 16, 16), BF16, (11, 8), {"antialias": True}),
-    ):
-        yield _banded(mixed("resize_bicubic", curves(shape, out_size, **how), shape, dtype, out_size, **how))
-    # Only the gradient, in which a tile's columns begin three further.
-    small = (1, 18, 18, 4)
-    yield _banded(mixed("resize_bicubic", curves(small, (27, 27)), small, F32, (27, 27)), "resample")
-    small = (3, 20, 12, 4)
-    yield _banded(mixed("resize_bicubic", curves(small, (40, 24)), small, F32, (40, 24), crowded=True))
-    yield _banded(_infinite())
-
-
-def _infinite() -> Case:
-    """Infinity reaches what it has weight in, and spoils no neighbour of that in a tile."""
-    shape = (1, 12, 12, 4)
-    matrices = curves(shape, (24, 24))
-
-    def check() -> None:
-        x = np.ones(shape)
-        x[0, 6, 6] = np.inf  # the second row of the third tile, whose lower half does not read it
-        y = exact(mf.resize_bicubic(mx.array(x, F32), (24, 24)))
-        reached = oracle.along(np.isinf(x), *(m != 0 for m in matrices)) > 0
-        np.testing.assert_array_equal(np.isinf(y), reached)
-        close(mx.array(y[~reached]), oracle.along(np.ones(shape), *matrices)[~reached])
-
-    return Case("resize_bicubic of infinity", ("resample",), check)
-
-
-def _banded(case: Case, *others: str) -> Case:
-    """By the body for tiles that read alike, which otherwise takes more threads."""
-
-    def check() -> None:
-        with patch.object(rules, "_MANY", 1):
-            case.check()
-
-    return case._replace(name=f"{case.name} in bands", bodies=("resample_bands", *others), check=check)
-
-
-def _twice_in_bands() -> None:
-    with patch.object(rules, "_MANY", 1):
-        mf.resize_bicubic(numbers(FOUR), 2 * FOUR[1])
 
 
 def _measured(scale: float, title: str = "") -> Benchmark:
@@ -147,18 +97,6 @@ OPS = (
             ("scale is not a number", lambda: mf.resize_bicubic(IMAGES, scale=(1, None))),
         ),
         cases=_cases,
-        loads={
-            # Four tiles of eight rows read 7 rows each, and 13 of two columns 4, of which 21 and 46 are there. A thread
-            # for each of four packs and images reads a weight for each row that a row of its results reads.
-            "resample_bands": Loads(
-                _twice_in_bands,
-                {
-                    "x": (4 * 12 * 12 * 16 * 4, 21 * 46 * 16 * 16),
-                    "rows": (4 * 7 * 9 * 4, 13 * 16 * (4 * 7 + 24 * 4) * 4),
-                    "cols": (13 * 4 * 3 * 4, 13 * 16 * 4 * (4 + 2 * 4) * 4),
-                },
-            )
-        },
         benchmarks={"resize_bicubic": _measured(2), "resize_filtered": _measured(0.5, "resize_bicubic antialias")},
         nodes={
             "": Node(lambda x: graph.resize_bicubic(x, scale=1.5), lambda p, x: mf.resize_bicubic(x, scale=1.5)),
