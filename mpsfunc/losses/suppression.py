@@ -132,18 +132,18 @@ def kept(*args: Unpack[tuple[Unpack[Arrays], Spec]]) -> tuple[mx.array, mx.array
     there = scores > -mx.inf  # not of NaN
     order = mx.argsort(-mx.where(there, scores, mx.full(scores.shape, -mx.inf, dtype=scores.dtype)), axis=1)
     boxes = mx.take_along_axis(boxes.astype(launch.accumulator(boxes.dtype)), order[..., None], axis=1)
-    free = mx.take_along_axis(there, order, axis=1).astype(mx.float32)[:, None]  # (n, 1, r)
+    free = mx.take_along_axis(there, order, axis=1)
     named = mx.take_along_axis(classes[0], order, axis=1) if classes else None
     sides = mx.stack([mx.stack(list(side)) for side in overlaps.sides(boxes)])
     if _by_kernel(spec.stream):
-        found = {"sides": sides, "free": free[:, 0].astype(sides.dtype), "order": order}
+        found = {"sides": sides, "free": free.astype(sides.dtype), "order": order}
         if named is not None:
             found["classes"] = named.astype(mx.int64)
         results = ((n, spec.most), mx.uint32), ((n,), mx.uint32)
         params = NmsParams(spec.most, spec.threshold)
         indices, total = launch.launch("nms", found, params, results, tuple, spec.stream)
         return indices.view(mx.int32), total.view(mx.int32)
-    keeps = _in_order(free, _Ranked(sides, named, spec.threshold)) > 0
+    keeps = _in_order(free.astype(mx.float32)[:, None], _Ranked(sides, named, spec.threshold)) > 0
     place = mx.arange(count)
     places = mx.argsort(mx.where(keeps, place, place + count), axis=1)[:, : spec.most]
     total = mx.minimum(keeps.sum(1), spec.most).astype(mx.int32)

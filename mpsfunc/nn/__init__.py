@@ -77,8 +77,6 @@ from mpsfunc.nn.poolings import AvgPool1d as AvgPool1d
 from mpsfunc.nn.poolings import AvgPool2d as AvgPool2d
 from mpsfunc.nn.poolings import MaxPool1d as MaxPool1d
 from mpsfunc.nn.poolings import MaxPool2d as MaxPool2d
-from mpsfunc.nn.process_watch import ProcessWatch as ProcessWatch
-from mpsfunc.nn.process_watch import watch_processes as watch_processes
 from mpsfunc.nn.report import Conversion as Conversion
 from mpsfunc.nn.timing import compare as compare
 from mpsfunc.nn.torch_weights import from_torch as from_torch

@@ -95,11 +95,13 @@ def main() -> int:
         name, title = ("gpu_tf32", " with TF32") if args.tf32 else ("gpu", "")
         rows: list[results.Row] = []
         try:
-            rows.extend(gpu.main(args))
+            for row in gpu.main(args):
+                rows.append(row)
         except KeyboardInterrupt:
             print("interrupted: the rows so far", flush=True)
         finally:  # what was measured before an error is kept
-            print(report.write(args.out, name, "Speed on an NVIDIA GPU" + title, facts, method, rows))
+            if rows:
+                print(report.write(args.out, name, "Speed on an NVIDIA GPU" + title, facts, method, rows))
         return 0
     if args.compare:
         from . import compare

@@ -31,8 +31,8 @@ def public(module: Any, of: Callable[[Any], bool]) -> dict[str, Any]:
 
 
 FUNCTIONS = {name: value for each in (mf, graph, nn) for name, value in public(each, inspect.isfunction).items()}
-NO_LAYERS = {f"mpsfunc.nn.{kind.__name__}": kind for kind in (nn.Conversion, nn.Comparison, nn.ProcessWatch)}
-CLASSES = public(mf, inspect.isclass) | NO_LAYERS
+REPORTS = {f"mpsfunc.nn.{kind.__name__}": kind for kind in (nn.Conversion, nn.Comparison)}
+CLASSES = public(mf, inspect.isclass) | REPORTS
 METHODS = [
     f"{name}.{method}"
     for name, value in CLASSES.items()
@@ -233,7 +233,6 @@ STRINGS = {
     **{name: {"name", "params"} for name in FUNCTIONS if name.startswith("mpsfunc.graph.")},
     "mpsfunc.nn.convert": {"example", "fuse"},
     "mpsfunc.nn.from_torch": {"state_dict", "flattened", "unflattened", "transposed"},
-    "mpsfunc.nn.watch_processes": {"on_failure"},
 }
 
 

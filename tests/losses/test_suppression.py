@@ -71,6 +71,30 @@ def test_a_chain_in_which_each_box_depends_on_the_one_before(on_cpu: mx.Device) 
     )
 
 
+@pytest.mark.parametrize("wide", [mx.float32, mx.float64], ids=str)
+def test_the_overlap_is_that_of_box_iou(wide: mx.Dtype, on_cpu: mx.Device) -> None:
+    """To the last bit: two boxes whose overlap is the threshold are both kept, and beyond a little less one is."""
+    rng = np.random.default_rng(5)
+    low = rng.uniform(0, 1, (60, 2, 2))
+    boxes = mx.array(np.concatenate([low, low + rng.uniform(1, 2, low.shape)], -1), mx.float64).astype(wide)
+    scores = mx.array([1.0, 0.0])
+    for pair, overlap in zip(boxes, mf.box_iou(boxes[:, 0], boxes[:, 1]).tolist(), strict=True):
+        assert mf.nms(pair, scores, overlap)[1].item() == 2
+        assert mf.nms(pair, scores, overlap * (1 - 1e-6))[1].item() == 1
+
+
+def test_a_cpu_has_a_kernel(way: str, on_cpu: mx.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    launched, launch = [], suppression.launch.launch
+
+    def recorded(op: str, *args: Any, **kwargs: Any) -> list[mx.array]:
+        launched.append(op)
+        return launch(op, *args, **kwargs)
+
+    monkeypatch.setattr(suppression.launch, "launch", recorded)
+    mf.nms(mx.zeros((2, 4)), mx.zeros(2), 0.5)
+    assert launched == (["nms"] if way == "kernel" else [])
+
+
 def test_an_overlap_of_the_threshold_is_kept(on_cpu: mx.Device) -> None:
     """As in torchvision: only a larger one is suppressed. Of equal scores the first box goes first."""
     boxes, scores = mx.array([[0.0, 0, 2, 1], [0, 0, 1, 1], [0, 0, 2, 1]]), mx.array([1.0, 1.0, 1.0])

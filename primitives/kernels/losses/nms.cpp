@@ -1,7 +1,8 @@
 // Non-maximum suppression: of boxes by descending score, each that is left suppresses those after it that overlap it by
 // more than a threshold. Results are the numbers of those that are kept, -1 behind them, and how many these are. What a
-// box is, and what an overlap, mpsfunc/losses/overlaps.py says: along each axis of a box
-// its begin, its end, its length and a power of two that brings the length near 1.
+// box is, and what an overlap, mpsfunc/losses/overlaps.py says: along each axis of a box its begin, its end, its length
+// and a power of two that brings the length near 1. Overlaps are rounded as they are there, for which the file is
+// compiled without fused products. An image has one thread.
 #include "kernels/vector/channels.h"
 #include "losses/params.h"
 #include "runtime/parallel.h"
