@@ -103,7 +103,7 @@ def box_iou_loss(
     """1 minus `box_iou` of predicted boxes and true ones, row by row: a loss for boxes.
 
     The formulas are those of `box_iou`, but with ``epsilon`` added to each denominator, as in torchvision's losses. For
-    two equal boxes without width and height the loss is 1 with "iou" and, if ``epsilon`` is 0, 0 with "giou".
+    two equal boxes without an area the loss is 1.
 
     The factor ``v / (1 - I / U + v)`` of "ciou" is a constant in derivatives, as in the paper and in torchvision; with
     ``exact`` it is differentiated too. Otherwise derivatives of every order, with respect to both arguments, are exact.

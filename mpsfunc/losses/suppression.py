@@ -62,9 +62,9 @@ def nms(
 
     Args:
         boxes: Boxes (r, 4), each (x1, y1, x2, y2), or (n, r, 4) of several images; float32, float16, bfloat16, or
-            float64 on the CPU. The IOU is that of `box_iou`.
+            float64 on the CPU. The IOU is that of `box_iou` before it is rounded to 16 bits.
         scores: (r,) or (n, r), of a floating dtype.
-        iou_threshold: From 0 to 1.
+        iou_threshold: From 0 to 1, rounded to float32 if the boxes are not float64.
         classes: Integers (r,) or (n, r): boxes of different classes do not suppress each other. Default: all boxes are
             of one class.
         max_outputs: How many boxes are kept at most. Default: all.

@@ -26,7 +26,7 @@ NO_ARRAYS = {
 }
 # What MLX's operations compute on a GPU, and kernels of ours on the CPU.
 BY_MLX = {
-    *("layer_norm", "layer_norm_grad", "reduce_argmax", "reduce_argmin", "reduce_max", "reduce_max_grad"),
+    *("layer_norm", "layer_norm_grad", "nms", "reduce_argmax", "reduce_argmin", "reduce_max", "reduce_max_grad"),
     *("reduce_mean", "reduce_min", "reduce_min_grad", "reduce_sum", "reduce_weighted_sum", "reduce_weighted_sum_grad"),
 }
 WITH_ARRAYS = [name for name in NAMES if name not in NO_ARRAYS]

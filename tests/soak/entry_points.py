@@ -111,6 +111,8 @@ def _call_everything() -> None:
     w = mx.ones((32, 3, 3, 5))
     laid = laid_out.lay_out(lambda: w, 1)
     mx.eval(convolution.forward("conv", x, w, None, None, None, 1, keeping=False, laid=laid, stride=1, padding=1)[0])
+    boxes, scores = mx.random.uniform(shape=(2, 20, 4)), mx.random.uniform(shape=(2, 20))
+    mx.eval(mf.nms(boxes, scores, 0.3), mf.nms(boxes, scores, 0.3, classes=mx.zeros((2, 20), mx.int32)))
     mx.eval(mf.compare(x, y, "less"), mf.dropout_mask(x.shape, p=0.5, seed=1), mf.dropout(x, p=0.5, seed=1))
 
 

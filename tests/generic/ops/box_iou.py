@@ -150,7 +150,6 @@ OPS = (
     ),
     OpInfo(
         name="nms",
-        launches=False,
         differentiable=False,
         samples={
             "": call("nms", BOXES, SCORES, 0.2),
