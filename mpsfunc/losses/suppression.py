@@ -1,10 +1,11 @@
 """Non-maximum suppression: of boxes that overlap, the one with the highest score. MPS and MLX have none.
 
 The shapes do not depend on values, so it can be compiled and mapped. On a CPU a kernel compares each box that is kept
-with those after it. Elsewhere it is made of MLX's operations: boxes are taken in blocks by descending score, what kept
-boxes of earlier blocks suppress is one product of matrices, and in a block the answer is the fixed point of "is kept if
-no box before it that is kept suppresses it", which as many steps as boxes find, since each makes one more box certain.
-A block is compared with those before it when it comes to it, so that no array holds all pairs.
+with those after it. Elsewhere, and without the C++ module, it is made of MLX's operations: boxes are taken in blocks by
+descending score, what kept boxes of earlier blocks suppress is one product of matrices, and in a block the answer is
+the fixed point of "is kept if no box before it that is kept suppresses it", which as many steps as boxes find, since
+each makes one more box certain. A block is compared with those before it when it comes to it, so that no array holds
+all pairs.
 """
 
 from __future__ import annotations

@@ -190,7 +190,8 @@ class Problem(NamedTuple):
             "tap_mask": lambda: rng.random((*self.out_shape[:-1], self.kernel_size**2), np.float32),
             "rois": lambda: _regions(self.nhwc, self.bins, rng),
             "boxes": lambda: _boxes(self.shape[0], rng),
-            "truth": lambda: _boxes(self.shape[0], rng) + np.float32(1 / 32),  # beside other boxes: edges have kinks
+            # Between the sixteenths of other boxes, so that no edges meet, where slopes jump.
+            "truth": lambda: _boxes(self.shape[0], rng) + np.float32(1 / 32),
             "scores": lambda: rng.permutation(self.shape[0]).astype(np.float32),
             "cells": lambda: _cells(self.nhwc, rng),
             "targets": lambda: round_to(rng.dirichlet(np.ones(channels), of_pixel).astype(np.float32)),
