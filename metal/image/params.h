@@ -17,6 +17,12 @@ struct ResampleLaunch {
   int rows_ahead, cols_ahead;
 };
 
+// The size of the result, and the rows of a strip of it. Three words: `constant` on Metal.
+struct ResampleStripLaunch {
+  int height, width;
+  int strip;
+};
+
 // Samples at places that a grid tells, of images of a height and width. mode: 0 nearest, 1 bilinear, 2 bicubic. edge: 0
 // zeros, 1 the border, 2 reflection. coordinates: 0 normalized, 1 normalized from the middle of the first pixel to that
 // of the last, 2 pixels, 3 pixels from the sample's own position. The orders are those of a derivative by the grid.

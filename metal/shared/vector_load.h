@@ -59,6 +59,13 @@ MPSF_FN Staged<T, V> hold(const T* p, bool wide) {
   if (wide) return *reinterpret_cast<const Staged<T, V>*>(p);
   return held(load<V>(p, false));
 }
+// Brings into the L2 what will be loaded from so many places a step apart, if that is there.
+template <int Places, typename T>
+MPSF_FN void prefetch(const T* p, int step, bool there) {
+  for (int i = 0; i < Places; ++i) {
+    if (there) asm volatile("prefetch.global.L2 [%0];" ::"l"(p + i * step));
+  }
+}
 // How long the L2 keeps what is read. Chosen: what is read early leaves first, so that the rest is still there when it
 // is read again; else as the processor does by itself.
 template <int Chosen>
@@ -144,6 +151,8 @@ MPSF_FN Staged<T, V> hold(const constant T* p, bool wide) {
   return held(load<V>(p, wide));
 }
 #endif
+template <int Places, typename P>
+MPSF_FN void prefetch(P, int, bool) {}  // Metal has no such instruction
 template <int Chosen>
 struct CachePolicy {};
 template <int V, typename P, int Chosen>
@@ -182,6 +191,13 @@ template <typename T, int V>
 MPSF_FN Pack<T, V> nothing() {
   Pack<T, V> r;
   for (int j = 0; j < V; ++j) r.v[j] = T(0);
+  return r;
+}
+
+template <typename T, int V>
+MPSF_FN Pack<T, V> rounded(Pack<float, V> numbers) {
+  Pack<T, V> r;
+  for (int j = 0; j < V; ++j) r.v[j] = T(numbers.v[j]);
   return r;
 }
 

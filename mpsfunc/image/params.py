@@ -23,6 +23,14 @@ class ResampleLaunch(NamedTuple):
     cols_ahead: int
 
 
+class ResampleStripLaunch(NamedTuple):
+    """The size of the result, and the rows of a strip of it."""
+
+    height: int
+    width: int
+    strip: int
+
+
 class GridSampleParams(NamedTuple):
     """Samples at the positions in a grid.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import mlx.core as mx
 
@@ -16,9 +16,12 @@ from mpsfunc.core import grids, launch
 from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.core.numpy_later import np
 from mpsfunc.core.operation import Arrays, Gradients, operation, over_batches
-from mpsfunc.image.params import GatherPixelsLaunch, ResampleLaunch
+from mpsfunc.image.params import GatherPixelsLaunch, ResampleLaunch, ResampleStripLaunch
 from mpsfunc.windows import sampling
 from mpsfunc.windows.sampling import Axis, Resized
+
+if TYPE_CHECKING:
+    Array = np.ndarray[Any, Any]
 
 
 class Spec(NamedTuple):
@@ -76,6 +79,11 @@ def gather(x: mx.array, spec: Spec) -> mx.array:
         arrays = {"x": x, "rows": _lists(rows, back), "cols": _lists(cols, back)}
         return launch.launch("resample", arrays, None, (result,), tuple, spec.stream)[0]
     vector_width = grids.vector_width(x.dtype, channels, x.size)
+    walked, windowed = _walked(rows, back), _windowed(cols, back)
+    if walked is not None and windowed is not None and n <= grids.BLOCKS_YZ:
+        arrays = {"x": x, "rows": walked.table, "cols": windowed.table}
+        strips = functools.partial(_in_strips, result, walked, windowed, min(vector_width, 4))
+        return launch.launch("resample", arrays, None, (result,), strips, spec.stream)[0]
     down, across = _tiled(rows, back, 4), _tiled(cols, back, 2)
     arrays = {"x": x, "rows": down.table, "cols": across.table}
     if down.longest * across.longest * max(vector_width, 4) <= _AT_ONCE:
@@ -104,6 +112,26 @@ def gather(x: mx.array, spec: Spec) -> mx.array:
 _AT_ONCE = 560
 _LONG = 4  # entries from which a list is long: its tile is wide where that saves loads, and its columns are held
 _HELD = 32  # registers for columns and their weights
+
+
+_STRIP = 16  # rows of a result at most: strips that meet both read some rows of x
+_FULL = 100_000  # threads that fill a large GPU
+
+
+def _in_strips(
+    result: tuple[tuple[int, ...], mx.Dtype], down: _Walked, across: _Windowed, vector_width: int
+) -> tuple[KernelLaunch, ...]:
+    """With few threads strips are shorter, down to what each row reads."""
+    n, height, width, channels = result[0]
+    columns = width * (channels // vector_width)
+    rows = min(_STRIP, max(_SHARED, n * height * columns // _FULL))
+    rows = -(-height // min(-(-height // rows), grids.BLOCKS_YZ))
+    grid, group = grids.small_threads(columns, -(-height // rows), n)
+    template = ("V", vector_width), ("READS", across.reads), ("AHEAD", across.ahead)
+    template += ("KEPT", down.kept), ("GATHERS", down.gathers)
+    params = ResampleStripLaunch(height, width, rows)
+    names = ("x", "rows", "cols"), ("y",)
+    return (KernelLaunch("resample_strip", *names, (result,), grid, group, params, template),)
 
 
 def _mixing(shape: tuple[int, ...], dtype: mx.Dtype, down: _Tiled, across: _Tiled, vector_width: int) -> KernelLaunch:
@@ -235,3 +263,65 @@ def _tiled(axis: Axis, back: bool, most: int) -> _Tiled:
     entries[:, 1:] = weights.astype(np.float32).view(np.int32)
     table = np.concatenate([begins.astype(np.int32), entries.reshape(-1)])
     return _Tiled(mx.array(table), size, ahead, len(begins) - 1, int(np.diff(begins).max()))
+
+
+# Where each position reads so many pixels at least, and each pixel is read by as many, strips are faster than tiles. Of
+# more than the most, a thread has no registers for them.
+_SHARED, _ROOM = 4, 8
+
+
+def _both_windows(axis: Axis, back: bool) -> tuple[sampling.Windows, sampling.Windows] | None:
+    """What positions read, and what reads each pixel, where strips are faster."""
+    lengths = (axis.n_out, axis.n_in) if back else (axis.n_in, axis.n_out)
+    reads, readers = (
+        sampling.windows(_found(axis, way), length) for way, length in zip((back, not back), lengths, strict=True)
+    )
+    if min(reads.weights.shape[1], readers.weights.shape[1]) < _SHARED:
+        return None
+    return reads, readers
+
+
+def _entries(firsts: Array, weights: Array) -> Array:
+    return np.concatenate([firsts.astype(np.int32)[:, None], weights.astype(np.float32).view(np.int32)], 1).reshape(-1)
+
+
+class _Windowed(NamedTuple):
+    table: mx.array
+    reads: int
+    ahead: int  # columns that no other asks for
+
+
+@_kept
+def _windowed(axis: Axis, back: bool) -> _Windowed | None:
+    """For each column the first that it reads and a weight for each of `reads`."""
+    both = _both_windows(axis, back)
+    if both is None or both[0].weights.shape[1] > _ROOM:
+        return None
+    reads, width = both[0], both[0].weights.shape[1]
+    ahead = -(-len(both[1].firsts) // len(reads.firsts))
+    return _Windowed(mx.array(_entries(reads.firsts, reads.weights)), width, min(ahead, width))
+
+
+class _Walked(NamedTuple):
+    table: mx.array
+    kept: int  # rows in registers: of x, or of the result
+    gathers: bool
+
+
+@_kept
+def _walked(axis: Axis, back: bool) -> _Walked | None:
+    """For each row where what it reads begins and ends, then weights of the rows that it reads, or that read a row."""
+    both = _both_windows(axis, back)
+    if both is None:
+        return None
+    reads, readers = both
+    kept, of_result = reads.weights.shape[1], readers.weights.shape[1]
+    gathers = kept <= of_result
+    if min(kept, of_result) > _ROOM:
+        return None
+    if gathers:
+        bounds, weights = (reads.firsts, reads.firsts + kept), reads.weights.astype(np.float32).view(np.int32)
+    else:
+        bounds, weights = (reads.begins, reads.ends), _entries(readers.firsts, readers.weights)
+    table = np.concatenate([np.stack(bounds, 1).astype(np.int32).reshape(-1), weights.reshape(-1)])
+    return _Walked(mx.array(table), kept if gathers else of_result, gathers)

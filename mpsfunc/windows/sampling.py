@@ -273,3 +273,32 @@ def tiles(found: Reads, size: int, ahead: int) -> Tiles:
 def best_tiles(found: Reads, size: int) -> Tiles:
     """`tiles` whose start makes them read as little as possible."""
     return min((tiles(found, size, ahead) for ahead in range(size)), key=lambda t: len(t.indices))
+
+
+class Windows(NamedTuple):
+    """What each position reads as so many pixels in a row: the first of them, and a weight for each, 0 too.
+
+    What it reads by weight lies in ``[begins[i], ends[i])``; neither goes back from a position to the next.
+    """
+
+    firsts: Array
+    weights: Array
+    begins: Array
+    ends: Array
+
+
+def windows(found: Reads, length: int) -> Windows:
+    """The lists as windows, which move along a source of that length without turning back."""
+    counts = np.diff(found.begins)
+    lists, some = np.repeat(np.arange(len(counts)), counts), counts > 0
+    begins, ends = np.full_like(counts, length - 1), np.zeros_like(counts)
+    if some.any():
+        starts = found.begins[:-1][some]
+        begins[some] = np.minimum.reduceat(found.indices, starts)
+        ends[some] = np.maximum.reduceat(found.indices, starts) + 1
+    begins, ends = np.minimum.accumulate(begins[::-1])[::-1], np.maximum.accumulate(ends)
+    width = int((ends - begins).max(initial=1))
+    firsts = np.minimum(begins, length - width)
+    weights = np.zeros((len(counts), width))
+    weights[lists, found.indices - firsts[lists]] = found.weights
+    return Windows(firsts, weights, begins, ends)

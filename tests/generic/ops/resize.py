@@ -100,6 +100,7 @@ def mixed(
     dtype: mx.Dtype,
     out_size: Any,
     crowded: bool = False,
+    bodies: tuple[str, ...] = ("resample",),
     **how: Any,
 ) -> Case:
     """An image that is mixed with such matrices, and its gradient."""
@@ -115,7 +116,7 @@ def mixed(
         close(dx, oracle.along(exact(dy), *back), oracle.along(abs(exact(dy)), *of), slack=2)
 
     label = named("resample" if name == "resize_bilinear" else name, shape, dtype, to=out_size, **how)
-    return Case(label, ("resample",), check, crowded)
+    return Case(label, bodies, check, crowded)
 
 
 def _mixed(shape: tuple[int, ...], dtype: mx.Dtype, out_size: Any, crowded: bool = False, **how: Any) -> Case:
@@ -131,6 +132,7 @@ def _cases() -> Iterator[Case]:
     yield _mixed((2, 3, 4, 16), F16, (6, 8))
     yield _mixed((2, 4, 3, 8), BF16, (5, 7), coordinate="asymmetric")
     yield _mixed((2, 17, 9, 4), F32, (3, 2), antialias=True)
+    yield _mixed((2, 5, 4, 4), F32, (20, 16))  # tiles of four by four
     yield _mixed((1, 1, 2, 1), F32, (1, 3))  # few elements in each array
     yield _mixed((1, 2, 1, 1), F32, (1, 1), **MPS)
     yield _mixed((9, 40, 9, 4), F32, (80, 18), crowded=True)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
-from generic.opinfo import Array, Node, OpInfo, Sample, call
+from generic.opinfo import Array, Loads, Node, OpInfo, Sample, call
 from generic.ops.resize import BF16, EIGHT, F16, F32, IMAGES, LARGE, OTHER, X, axes, backward, forward, mixed
+from generic.ops.upsample import FOUR, FOUR_BYTES
 from metal_host.case import Case
+from support import close, exact, numbers
 from support.benchmarks import DTYPES, FLOAT32, LEVEL, SHARE, Benchmark, Measured
 from support.oracle import image as oracle
 
@@ -36,17 +39,65 @@ def curves(
     return tuple(oracle.bicubic(n, m, where, s) for n, m, s in axes(shape, out_size, scale))
 
 
+# Where each pixel reads four or more that as many read.
+STRIPS = ("resample_strip",)
+
+
 def _cases() -> Iterator[Case]:
-    """For the body of `resize_bilinear`: lists of more than two."""
+    """For the body of `resize_bilinear`, with lists of more than two, and for one of its own."""
     for shape, dtype, out_size, how in (
         ((2, 5, 3, 8), F32, (9, 5), {}),
         ((3, 17, 9, 4), F32, (3, 2), {"antialias": True}),
-        ((2, 4, 5, 16), F16, (8, 10), {}),
-        ((2, 9, 4, 4), F32, (20, 8), {}),  # tiles of four by four
         ((1, 9, 33, 8), BF16, (4, 3), {"antialias": True}),  # in two launches, columns first
         ((1, 2, 3, 16), F16, (17, 19), {}),  # like this gradient
     ):
         yield mixed("resize_bicubic", curves(shape, out_size, **how), shape, dtype, out_size, **how)
+    for shape, dtype, out_size, how in (
+        ((2, 4, 5, 16), F16, (8, 10), {}),
+        ((2, 9, 4, 4), F32, (20, 8), {}),
+        ((1, 6, 7, 3), F32, (11, 13), {"align_corners": True}),  # every other is a pixel
+        ((2, 18, 12, 6), F32, (9, 6), {"antialias": True}),
+        ((1, 14, 16, 8), BF16, (7, 8), {"antialias": True}),
+    ):
+        matrices = curves(shape, out_size, **how)
+        yield mixed("resize_bicubic", matrices, shape, dtype, out_size, bodies=STRIPS, **how)
+    yield _infinite()
+
+
+def _infinite() -> Case:
+    """Infinity reaches what it has weight in, and spoils nothing else that reads beside it."""
+    size, larger = 6, 11
+    matrix = oracle.bicubic(size, larger, "align_corners")
+
+    def check() -> None:
+        for x, back in ((np.ones((1, size, size, 4)), False), (np.ones((1, larger, larger, 4)), True)):
+            x[0, 2, 1] = np.inf
+            state = mf.resize_bicubic_state((1, size, size, 4), larger, align_corners=True)
+            made = mf.resize_bicubic_grad if back else lambda x, of: mf.resize_bicubic(x, larger, align_corners=True)
+            y = made(mx.array(x, F32), state)
+            along = matrix.T if back else matrix
+            reached = oracle.along(np.isinf(x), along != 0, along != 0) > 0
+            np.testing.assert_array_equal(np.isinf(exact(y)), reached)
+            right = oracle.along(np.ones_like(x), along, along)
+            close(mx.array(exact(y)[~reached]), right[~reached], slack=4)
+
+    return Case("resample_strip of infinity", STRIPS, check)
+
+
+# What bodies load ---------------------------------------------------------------------------------------
+
+# Strips of four rows. An axis has 88 places to read from, less than four a pixel only at its ends. Six strips read 32
+# rows of an image. A thread, of 24x4 for each strip and image, finds where its strip begins and ends, looks for each row
+# that is read or made whether one is due, and for each made at four weights.
+_ROWS, _COLS, _THREADS = 24 * (2 + 4) * 4, 24 * 5 * 4, 4 * 24 * 4
+_LOADS = Loads(
+    lambda: mf.resize_bicubic(numbers(FOUR), scale=2),
+    {
+        "x": (FOUR_BYTES, 4 * 32 * 88 * 16 * 4),
+        "rows": (_ROWS, _THREADS * (6 * 2 + 32 + 24 + 24 * 4) * 4),
+        "cols": (_COLS, _THREADS * 6 * 5 * 4),
+    },
+)
 
 
 def _measured(scale: float, title: str = "") -> Benchmark:
@@ -97,6 +148,7 @@ OPS = (
             ("scale is not a number", lambda: mf.resize_bicubic(IMAGES, scale=(1, None))),
         ),
         cases=_cases,
+        loads={"resample_strip": _LOADS},
         benchmarks={"resize_bicubic": _measured(2), "resize_filtered": _measured(0.5, "resize_bicubic antialias")},
         nodes={
             "": Node(lambda x: graph.resize_bicubic(x, scale=1.5), lambda p, x: mf.resize_bicubic(x, scale=1.5)),

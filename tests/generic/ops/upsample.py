@@ -105,7 +105,7 @@ def _bilinear_cases() -> Iterator[Case]:
 # Four images of 12x12 pixels that become twice as large, and a table of them that has 24 entries or 13 lists of 24. A
 # thread of either body takes two or four of the images at a time.
 FOUR = (4, 12, 12, 16)
-_BYTES = 4 * 12 * 12 * 16 * 4
+FOUR_BYTES = 4 * 12 * 12 * 16 * 4
 _TABLE, _TILES = 24 * 4, (14 + 24 * 3) * 4
 
 
@@ -167,7 +167,7 @@ OPS = (
             "gather_pixels": Loads(
                 _nearest_of_four,
                 {
-                    "x": (_BYTES, 4 * _BYTES),
+                    "x": (FOUR_BYTES, 4 * FOUR_BYTES),
                     **dict.fromkeys(("rows", "cols"), (_TABLE, 24 * 24 * 4 * 4)),
                     "filling": (4, 0),
                 },
@@ -240,7 +240,7 @@ OPS = (
             "resample": Loads(
                 _bilinear_of_four,
                 {
-                    "x": (_BYTES, 4 * _BYTES),
+                    "x": (FOUR_BYTES, 4 * FOUR_BYTES),
                     "rows": (_TILES, 13 * (13 * 2 + 24 * 3) * 8 * 4),
                     "cols": (_TILES, (13 * 13 * 2 + 24 * 24 * 3) * 8 * 4),
                 },
