@@ -23,68 +23,70 @@ for (int k = 0; k < READS; ++k) {
   whole = whole && share[k] != 0;
 }
 
-// A threadgroup has one strip of one image, so that the compiler knows where its threads agree: a thread has registers
-// for little beside pixels.
-const int n = threadgroup_position_in_grid.z, top = threadgroup_position_in_grid.y * p.strip;
-const int bottom = min(top + p.strip, p.height), begin = rows[2 * top], end = rows[2 * bottom - 1];
-auto image = x + n * x_image;
-auto to = y + n * y_image + ow * channels + c;
+// A threadgroup has one strip, so that the compiler knows where its threads agree: a thread has registers for little
+// beside pixels.
+const int top = threadgroup_position_in_grid.y * p.strip, bottom = min(top + p.strip, p.height);
+const int begin = rows[2 * top], end = rows[2 * bottom - 1];
 auto lists = rows + 2 * p.height;
-Pack<float, V> kept[KEPT];
-for (int k = 0; k < KEPT; ++k) kept[k] = nothing<float, V>();
-int oh = GATHERS ? top : min(top, lists[begin * (1 + KEPT)]);
-uint at = uint(reads[0] * channels + c + begin * pitch);
-for (int ih = begin; ih < end; ++ih, at += pitch) {
-  Pack<T, V> in[READS];
-  if (whole) {
-    #pragma unroll
-    for (int k = 0; k < READS; ++k) in[k] = load<V>(image + (at + uint(k * channels)), true);
-  } else {
+for (int n = threadgroup_position_in_grid.z; n < x_shape[0]; n += threads_per_grid.z) {
+  auto image = x + n * x_image;
+  auto to = y + n * y_image + ow * channels + c;
+  Pack<float, V> kept[KEPT];
+  for (int k = 0; k < KEPT; ++k) kept[k] = nothing<float, V>();
+  int oh = GATHERS ? top : min(top, lists[begin * (1 + KEPT)]);
+  uint at = uint(reads[0] * channels + c + begin * pitch);
+  for (int ih = begin; ih < end; ++ih, at += pitch) {
+    Pack<T, V> in[READS];
+    if (whole) {
+      #pragma unroll
+      for (int k = 0; k < READS; ++k) in[k] = load<V>(image + (at + uint(k * channels)), true);
+    } else {
+      #pragma unroll
+      for (int k = 0; k < READS; ++k) {
+        in[k] = nothing<T, V>();
+        if (share[k] != 0) in[k] = load<V>(image + (at + uint(k * channels)), wide);
+      }
+    }
+    prefetch<AHEAD>(image + (at + uint(pitch + (READS - AHEAD) / 2 * channels)), channels, ih + 1 < end);
+    Pack<float, V> line = nothing<float, V>();
     #pragma unroll
     for (int k = 0; k < READS; ++k) {
-      in[k] = nothing<T, V>();
-      if (share[k] != 0) in[k] = load<V>(image + (at + uint(k * channels)), wide);
+      for (int j = 0; j < V; ++j) line.v[j] += share[k] * float(in[k].v[j]);
     }
-  }
-  prefetch<AHEAD>(image + (at + uint(pitch + (READS - AHEAD) / 2 * channels)), channels, ih + 1 < end);
-  Pack<float, V> line = nothing<float, V>();
-  #pragma unroll
-  for (int k = 0; k < READS; ++k) {
-    for (int j = 0; j < V; ++j) line.v[j] += share[k] * float(in[k].v[j]);
-  }
-  if (GATHERS) {
-    #pragma unroll
-    for (int k = 0; k < KEPT - 1; ++k) kept[k] = kept[k + 1];
-    kept[KEPT - 1] = line;
-    for (; oh < bottom && rows[2 * oh + 1] == ih + 1; ++oh) {
-      Pack<float, V> sum = nothing<float, V>();
-      #pragma unroll
-      for (int k = 0; k < KEPT; ++k) {
-        const float weight = as_type<float>(lists[oh * KEPT + k]);
-        if (weight == 0) continue;
-        for (int j = 0; j < V; ++j) sum.v[j] += weight * kept[k].v[j];
-      }
-      store(to + oh * p.width * channels, rounded<T>(sum));
-    }
-  } else {
-    auto readers = lists + ih * (1 + KEPT);
-    for (const int first = readers[0]; oh < first; ++oh) {
-      if (oh >= top && oh < bottom) store(to + oh * p.width * channels, rounded<T>(kept[0]));
+    if (GATHERS) {
       #pragma unroll
       for (int k = 0; k < KEPT - 1; ++k) kept[k] = kept[k + 1];
-      kept[KEPT - 1] = nothing<float, V>();
-    }
-    #pragma unroll
-    for (int k = 0; k < KEPT; ++k) {
-      const float weight = as_type<float>(readers[1 + k]);
-      if (weight == 0) continue;
-      for (int j = 0; j < V; ++j) kept[k].v[j] += weight * line.v[j];
+      kept[KEPT - 1] = line;
+      for (; oh < bottom && rows[2 * oh + 1] == ih + 1; ++oh) {
+        Pack<float, V> sum = nothing<float, V>();
+        #pragma unroll
+        for (int k = 0; k < KEPT; ++k) {
+          const float weight = as_type<float>(lists[oh * KEPT + k]);
+          if (weight == 0) continue;
+          for (int j = 0; j < V; ++j) sum.v[j] += weight * kept[k].v[j];
+        }
+        store(to + oh * p.width * channels, rounded<T>(sum));
+      }
+    } else {
+      auto readers = lists + ih * (1 + KEPT);
+      for (const int first = readers[0]; oh < first; ++oh) {
+        if (oh >= top && oh < bottom) store(to + oh * p.width * channels, rounded<T>(kept[0]));
+        #pragma unroll
+        for (int k = 0; k < KEPT - 1; ++k) kept[k] = kept[k + 1];
+        kept[KEPT - 1] = nothing<float, V>();
+      }
+      #pragma unroll
+      for (int k = 0; k < KEPT; ++k) {
+        const float weight = as_type<float>(readers[1 + k]);
+        if (weight == 0) continue;
+        for (int j = 0; j < V; ++j) kept[k].v[j] += weight * line.v[j];
+      }
     }
   }
-}
-for (; !GATHERS && oh < bottom; ++oh) {
-  if (oh >= top) store(to + oh * p.width * channels, rounded<T>(kept[0]));
-  #pragma unroll
-  for (int k = 0; k < KEPT - 1; ++k) kept[k] = kept[k + 1];
-  kept[KEPT - 1] = nothing<float, V>();
+  for (; !GATHERS && oh < bottom; ++oh) {
+    if (oh >= top) store(to + oh * p.width * channels, rounded<T>(kept[0]));
+    #pragma unroll
+    for (int k = 0; k < KEPT - 1; ++k) kept[k] = kept[k + 1];
+    kept[KEPT - 1] = nothing<float, V>();
+  }
 }

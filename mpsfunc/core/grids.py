@@ -10,7 +10,7 @@ import mlx.core as mx
 _INT_MAX = 2**31 - 1
 _MOST_YZ = 65535
 # Blocks that a body which strides over y and z is given at most.
-BLOCKS_YZ = _MOST_YZ
+_BLOCKS_YZ = _MOST_YZ
 FILL = 528  # threadgroups of 256 that keep the largest GPU busy
 # A constant of a template that is for CUDA's compiler: so many threadgroups of up to 256 shall find registers on a
 # multiprocessor. A few more a thread, and half as many would.
@@ -34,7 +34,7 @@ def threads(x: int, y: int, z: int = 1) -> tuple[tuple[int, int, int], tuple[int
     # CUDA rounds x up to whole threadgroups: of the widths that waste least, the widest.
     tx = min((256, 128, 64, 32), key=lambda t: -(-x // t) * t) if x > 32 else power_of_two(x)
     ty = min(256 // tx, power_of_two(y))
-    return (x, min(y, BLOCKS_YZ * ty), min(z, BLOCKS_YZ)), (tx, ty, 1)
+    return (x, min(y, _BLOCKS_YZ * ty), min(z, _BLOCKS_YZ)), (tx, ty, 1)
 
 
 def image_threads(across: int, height: int, rounds: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
@@ -50,7 +50,13 @@ def image_threads(across: int, height: int, rounds: int) -> tuple[tuple[int, int
 def small_threads(across: int, height: int, rounds: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """A grid for bodies that need many registers, in threadgroups of 64 along x, with a round of images for each."""
     (x, y, z), _ = threads(across, height, rounds)
-    return (x, min(y, BLOCKS_YZ), z), (min(64, power_of_two(across)), 1, 1)
+    return (x, min(y, _BLOCKS_YZ), z), (min(64, power_of_two(across)), 1, 1)
+
+
+def strip_threads(across: int, strips: int, rounds: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Like `small_threads`, for bodies that have a strip of each image, which do not stride over y."""
+    (x, _, z), _ = threads(across, 1, rounds)
+    return (x, strips, z), (min(64, power_of_two(across)), 1, 1)
 
 
 def pointwise_threads(items: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
@@ -127,7 +133,7 @@ def whole_groups(x: int, rounds: int, threads: int) -> tuple[int, int, int]:
     """A grid of x whole threadgroups of so many threads; along y bodies stride over the rounds."""
     if x * threads > _INT_MAX:
         raise ValueError(f"launch: too many tiles for a GPU; got {x}, expected at most {_INT_MAX // threads}")
-    return x * threads, min(rounds, BLOCKS_YZ), 1
+    return x * threads, min(rounds, _BLOCKS_YZ), 1
 
 
 def power_of_two(n: int) -> int:

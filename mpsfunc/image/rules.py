@@ -80,7 +80,7 @@ def gather(x: mx.array, spec: Spec) -> mx.array:
         return launch.launch("resample", arrays, None, (result,), tuple, spec.stream)[0]
     vector_width = grids.vector_width(x.dtype, channels, x.size)
     walked, windowed = _walked(rows, back), _windowed(cols, back)
-    if walked is not None and windowed is not None and n <= grids.BLOCKS_YZ:
+    if walked is not None and windowed is not None:
         arrays = {"x": x, "rows": walked.table, "cols": windowed.table}
         strips = functools.partial(_in_strips, result, walked, windowed, min(vector_width, 4))
         return launch.launch("resample", arrays, None, (result,), strips, spec.stream)[0]
@@ -114,21 +114,22 @@ _LONG = 4  # entries from which a list is long: its tile is wide where that save
 _HELD = 32  # registers for columns and their weights
 
 
-_STRIP = 16  # rows of a result at most: strips that meet both read some rows of x
+_STRIP = 64  # rows of a result at most
+_STRIPS = 2**15  # fewer than CUDA allows
 _FULL = 100_000  # threads that fill a large GPU
 
 
 def _in_strips(
     result: tuple[tuple[int, ...], mx.Dtype], down: _Walked, across: _Windowed, vector_width: int
 ) -> tuple[KernelLaunch, ...]:
-    """With few threads strips are shorter, down to what each row reads."""
+    """Strips are as long as leaves enough threads, since those that meet both read some rows of x."""
     n, height, width, channels = result[0]
     columns = width * (channels // vector_width)
-    rows = min(_STRIP, max(_SHARED, n * height * columns // _FULL))
-    rows = -(-height // min(-(-height // rows), grids.BLOCKS_YZ))
-    grid, group = grids.small_threads(columns, -(-height // rows), n)
-    template = ("V", vector_width), ("READS", across.reads), ("AHEAD", across.ahead)
-    template += ("KEPT", down.kept), ("GATHERS", down.gathers)
+    rows = max(_SHARED, height // _STRIPS, min(_STRIP, n * height * columns // _FULL))
+    rows = -(-height // -(-height // rows))
+    grid, group = grids.strip_threads(columns, -(-height // rows), n)
+    counts = ("V", vector_width), ("READS", across.reads), ("AHEAD", across.ahead)
+    template = *counts, ("KEPT", down.kept), ("GATHERS", down.gathers)
     params = ResampleStripLaunch(height, width, rows)
     names = ("x", "rows", "cols"), ("y",)
     return (KernelLaunch("resample_strip", *names, (result,), grid, group, params, template),)

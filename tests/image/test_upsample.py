@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import mlx.core as mx
@@ -293,3 +294,52 @@ def test_a_gpu_keeps_the_columns_of_cubic_images_at_hand(back: bool, columns: in
     assert dict(launch.template)["K"] == dict(launch.template)["U"] == columns and launch.threadgroup == (64, 1, 1)
     linear = rules._tiled(axis._replace(method="bilinear"), False, 2)
     assert dict(rules._mixing((8, 56, 56, 64), mx.float32, linear, linear, 4).template)["K"] == 0
+
+
+@pytest.mark.parametrize("method", ["nearest", "bilinear", "bicubic", "area"])
+def test_windows_are_the_lists_and_never_turn_back(method: str) -> None:
+    """Also where a position between others reads one pixel, and where positions read none."""
+    axes = [
+        sampling.Resized(n_in, n_out, method, "half_pixel", "clamp", antialias)
+        for n_in, n_out in ((3, 9), (9, 3), (4, 9), (1, 3), (5, 1), (3, 17), (33, 17), (56, 112))
+        for antialias in ((False, True) if method in ("bilinear", "bicubic") else (False,))
+    ]
+    for axis in axes:
+        lists = [(sampling.readers(axis), axis.n_out)]
+        lists += [] if sampling.picks(axis) else [(sampling.reads(axis), axis.n_in)]
+        for found, length in lists:
+            dense = np.zeros((len(found.begins) - 1, length))
+            dense[np.repeat(np.arange(len(dense)), np.diff(found.begins)), found.indices] = found.weights
+            firsts, weights, begins, ends = sampling.windows(found, length)
+            again = np.zeros_like(dense)
+            for i, first in enumerate(firsts):
+                again[i, first : first + weights.shape[1]] = weights[i]
+                assert not dense[i, : begins[i]].any() and not dense[i, ends[i] :].any()
+            np.testing.assert_array_equal(again, dense)
+            assert all((np.diff(each) >= 0).all() for each in (firsts, begins, ends))
+            assert firsts.min() >= 0 and firsts.max() + weights.shape[1] <= length
+
+
+def test_a_gpu_walks_down_strips_where_pixels_are_read_by_many() -> None:
+    def walked(method: str, n_in: int, n_out: int, back: bool = False, antialias: bool = False) -> tuple[int, ...]:
+        axis = sampling.Resized(n_in, n_out, method, "half_pixel", "clamp", antialias)
+        down, across = rules._walked(axis, back), rules._windowed(axis, back)
+        return () if down is None or across is None else (down.kept, down.gathers, across.reads, across.ahead)
+
+    assert walked("bicubic", 56, 112) == (4, True, 4, 1) and walked("bicubic", 56, 112, back=True) == (4, False, 8, 2)
+    half = functools.partial(walked, n_in=56, n_out=28, antialias=True)
+    assert half("bicubic") == (4, False, 8, 2) and half("bicubic", back=True) == (4, True, 4, 1)
+    assert half("bilinear") == walked("bilinear", 56, 112) == walked("nearest", 7, 56, back=True) == ()
+    assert walked("bicubic", 56, 28) == walked("bicubic", 56, 300, back=True) == ()  # read by two; too many to hold
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows"),
+    [((128, 112, 112, 64), 56), ((128, 28, 28, 64), 14), ((1, 21, 20, 8), 4), ((1, 2**24, 1, 4), 512)],
+)
+def test_strips_leave_a_gpu_enough_threads(shape: tuple[int, ...], rows: int) -> None:
+    axis = sampling.Resized(56, 112, "bicubic", "half_pixel", "clamp")
+    down, across = rules._walked(axis, False), rules._windowed(axis, False)
+    assert down is not None and across is not None
+    (launch,) = rules._in_strips((shape, mx.float32), down, across, 4)
+    assert launch.params == (*shape[1:3], rows) and launch.grid[1] == -(-shape[1] // rows) < 2**16

@@ -29,7 +29,7 @@ class Case(NamedTuple):
 
 @contextlib.contextmanager
 def _few_threadgroups() -> Iterator[None]:
-    with mock.patch.object(grids, "BLOCKS_YZ", 1), mock.patch.object(grids, "FILL", 1):
+    with mock.patch.object(grids, "_BLOCKS_YZ", 1), mock.patch.object(grids, "FILL", 1):
         yield
 
 

@@ -54,13 +54,13 @@ def _cases() -> Iterator[Case]:
         yield mixed("resize_bicubic", curves(shape, out_size, **how), shape, dtype, out_size, **how)
     for shape, dtype, out_size, how in (
         ((2, 4, 5, 16), F16, (8, 10), {}),
-        ((2, 9, 4, 4), F32, (20, 8), {}),
+        ((3, 9, 4, 4), F32, (20, 8), {}),  # on a crowded grid
         ((1, 6, 7, 3), F32, (11, 13), {"align_corners": True}),  # every other is a pixel
         ((2, 18, 12, 6), F32, (9, 6), {"antialias": True}),
         ((1, 14, 16, 8), BF16, (7, 8), {"antialias": True}),
     ):
         matrices = curves(shape, out_size, **how)
-        yield mixed("resize_bicubic", matrices, shape, dtype, out_size, bodies=STRIPS, **how)
+        yield mixed("resize_bicubic", matrices, shape, dtype, out_size, shape[0] > 2, STRIPS, **how)
     yield _infinite()
 
 
@@ -87,8 +87,8 @@ def _infinite() -> Case:
 # What bodies load ---------------------------------------------------------------------------------------
 
 # Strips of four rows. An axis has 88 places to read from, less than four a pixel only at its ends. Six strips read 32
-# rows of an image. A thread, of 24x4 for each strip and image, finds where its strip begins and ends, looks for each row
-# that is read or made whether one is due, and for each made at four weights.
+# rows of an image. A thread, of 24x4 for each strip and image, finds where its strip begins and ends, looks for each
+# row that is read or made whether one is due, and for each made at four weights.
 _ROWS, _COLS, _THREADS = 24 * (2 + 4) * 4, 24 * 5 * 4, 4 * 24 * 4
 _LOADS = Loads(
     lambda: mf.resize_bicubic(numbers(FOUR), scale=2),
