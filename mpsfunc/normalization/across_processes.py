@@ -1,7 +1,7 @@
-"""Statistics and sums over the processes of a group, with their derivatives; only here mx.distributed is called.
+"""Statistics and sums over the processes of a group, with their derivatives.
 
 Everything goes through one gather of all processes' vectors, combined in the order of their ranks, so that all compute
-the same bits. Derivatives are those of the sum of all processes' losses.
+the same bits; NCCL's messages are in `nccl_messages`. Derivatives are those of the sum of all processes' losses.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mpsfunc.core import launch
 from mpsfunc.core.arguments import is_a
 from mpsfunc.core.operation import Arrays, Gradients, Mapped, Tangents, operation
 from mpsfunc.core.printing import describe
+from mpsfunc.normalization import nccl_messages
 
 Group = mx.distributed.Group
 Vector = mx.array
@@ -142,6 +143,8 @@ def total(vectors: Sequence[Vector], spec: Spec) -> tuple[Vector, ...]:
 @operation("total")
 def all_sum(a: mx.array, spec: Spec) -> mx.array:
     """The sum of all processes' arrays."""
+    if nccl_messages.are_sent(spec.stream):
+        return mx.distributed.all_sum(a, group=spec.group, stream=spec.stream)
     (first,), *rest = _gathered("total", (a,), spec)
     for (part,) in rest:
         first = first + part
@@ -169,6 +172,8 @@ def _all_sum_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.a
 @operation("merged")
 def merged(mean: Vector, var: Vector, count: mx.array, spec: Spec) -> tuple[Vector, Vector, mx.array]:
     """Mean, population variance and count of all processes' elements; each gives those of its own."""
+    if nccl_messages.are_sent(spec.stream):
+        return nccl_messages.merged(mean, var, count, *spec)
     (mean, var, count), *rest = _gathered("merged", (mean, var, count), spec)
     for part in rest:
         mean, var, count = vector_rules.joined(mean, var, count, *part)

@@ -142,8 +142,8 @@ _SPEED = (
 )
 _EVENT = ["GPUs", "the last rank is", "rank", "ends after, s", "status", "says"]
 _LOSSES = """Of {steps} steps of the example's small network in float32, without TF32, with the same {images} images of
-{pixels}x{pixels} in all, and synchronised statistics. Those of ResNet-50 show nothing: on a CPU, images that differ by
-2^-22 of their values change its loss by 0.8 % within four steps."""
+{pixels}x{pixels} in all, and synchronised statistics. Those of ResNet-50 show nothing, since rounding alone soon drives
+them apart."""
 _EVENTS = """The last rank of the example is killed (SIGKILL) or stopped (SIGSTOP) while all train."""
 
 

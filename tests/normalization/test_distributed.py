@@ -62,12 +62,13 @@ def alone() -> dict[str, np.ndarray]:
         }
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[(2,), (4,), (2, "as by NCCL")], ids=lambda how: " ".join(map(str, how)))
 def together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, np.ndarray]]:
-    """Every result of each process of a group."""
+    """Every result of each process of a group; also of what is sent and computed with NCCL, but by the ring."""
     folder = tmp_path_factory.mktemp("group")
-    output = run(request.param, WORKER, str(folder))
-    found = [folder / f"{rank}.npz" for rank in range(request.param)]
+    size, *how = request.param
+    output = run(size, WORKER, str(folder), *how)
+    found = [folder / f"{rank}.npz" for rank in range(size)]
     assert all(path.exists() for path in found), output
     return [dict(np.load(path)) for path in found]
 
