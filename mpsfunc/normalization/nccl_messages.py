@@ -1,13 +1,14 @@
-"""What processes tell each other by NCCL, which a GPU runs like a kernel: one sum between two small kernels.
+"""What processes tell each other by NCCL, which a GPU runs like a kernel: a sum between two small kernels.
 
 A gather is a sum, too, of what is 0 in the rows of others: mx.vmap has a right rule for sums, and walks through here
-behind the rules of our operations. Each launch counts: between such small vectors, a GPU waits for the next one.
+behind the rules of our operations. Launches are few, since such small vectors take less time than a launch.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 
 import mlx.core as mx
 
@@ -29,16 +30,15 @@ def are_sent(stream: mx.Stream) -> bool:
 _HALF = 2**16  # counts travel as two float32, each exact: so many times this, and the rest
 
 
-def merged(
-    mean: Vector, var: Vector, count: mx.array, group: mx.distributed.Group, stream: mx.Stream
-) -> tuple[Vector, Vector, mx.array]:
-    """Mean, population variance and count of all processes' elements; each gives those of its own."""
-    rows = _moments_in_one(mean, var, count, _rows_of(group.rank(), group.size(), mean.ndim))
-    rows = mx.distributed.all_sum(rows, group=group, stream=stream)
-    mean, var, counts = merged_rows(rows, mean, stream)
-    # A count is repeated for all entries that it belongs to; the first of them is enough.
-    first = tuple(slice(0, n) for n in ((1,) * (mean.ndim - count.ndim) + tuple(count.shape)))
-    return mean, var, counts[first].reshape(count.shape)
+def moments(mean: Vector, var: Vector, count: mx.array, rank: int, size: int) -> mx.array:
+    """Four rows like the mean for each process: this one's mean, variance and count, and 0 for the others."""
+    return _fused_moments(mean, var, count, _rows_of(rank, size, mean.ndim))
+
+
+def first_counts(counts: mx.array, like: mx.array) -> mx.array:
+    """A count for all entries that it belongs to, which hold it all."""
+    first = tuple(slice(0, n) for n in ((1,) * (counts.ndim - like.ndim) + tuple(like.shape)))
+    return counts[first].reshape(like.shape)
 
 
 def merged_rows(rows: mx.array, like: Vector, stream: mx.Stream) -> tuple[Vector, Vector, mx.array]:
@@ -51,17 +51,18 @@ def merged_rows(rows: mx.array, like: Vector, stream: mx.Stream) -> tuple[Vector
         writes = ("whole_mean", "whole_var", "counts")
         return (KernelLaunch("bn_messages_merge", ("rows",), writes, outputs, *grid, params),)
 
-    arrays = {"rows": rows}
-    mean, var, counts = launch.launch("merged", arrays, None, outputs, kernels, stream)
+    mean, var, counts = launch.launch(merged_rows.__name__, {"rows": rows}, None, outputs, kernels, stream)
     return mean, var, counts
 
 
-@launch.fused
 def _moments_in_one(mean: Vector, var: Vector, count: mx.array, row: mx.array) -> mx.array:
     """Mean, variance and count below each other, as one kernel, where ``row`` is 0, 1, 2, 3; 0 where it is -1."""
     high, low = (count // _HALF).astype(mean.dtype), (count % _HALF).astype(mean.dtype)
     rest = mx.where(row == 2, high, mx.where(row == 3, low, 0.0))
     return mx.where(row == 0, mean, mx.where(row == 1, var, rest))
+
+
+_fused_moments: Callable[[Vector, Vector, mx.array, mx.array], mx.array] = launch.fused(_moments_in_one)
 
 
 @functools.lru_cache
@@ -75,17 +76,17 @@ def _rows_of(rank: int, size: int, axes: int) -> mx.array:
 # Sums ---------------------------------------------------------------------------------------------------
 
 
-def total(first: Vector, second: Vector, group: mx.distributed.Group, stream: mx.Stream) -> tuple[Vector, Vector]:
-    """The sums of all processes' vectors (c,)."""
-    sums = mx.distributed.all_sum(_in_one(first, second, _two_rows()), group=group, stream=stream)
-    one, other = mx.split(sums.reshape(-1), 2)
-    return one, other
+def in_one(first: Vector, second: Vector) -> mx.array:
+    """Two vectors (c,) below each other."""
+    return _fused_in_one(first, second, _two_rows())
 
 
-@launch.fused
 def _in_one(first: Vector, second: Vector, row: mx.array) -> mx.array:
     """Two vectors below each other, as one kernel."""
     return mx.where(row == 0, first, second)
+
+
+_fused_in_one: Callable[[Vector, Vector, mx.array], mx.array] = launch.fused(_in_one)
 
 
 @functools.lru_cache
