@@ -1,8 +1,8 @@
 """Ends a process that takes no more steps, such as one that waits for another process that is gone.
 
 NCCL and MPI wait without end for a process that has died or stopped, and nothing interrupts a wait within MLX. But a
-step that needs all processes comes to an end in none once one is gone. So each watches only itself, without a word to
-the others. The clock is a thread: MLX gives Python's lock away while it evaluates.
+step that needs all processes comes to an end in none once one is gone. So each watches only itself, and needs no
+connection to the others. The clock is a thread: MLX gives Python's lock away while it evaluates.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ class StepWatch:
     def _say(self, limit: float) -> None:
         with contextlib.suppress(Exception):  # there may be no standard error any more
             frame = sys._current_frames().get(self._caller)
-            where = f" at {frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+            where = f"at {frame.f_code.co_filename}:{frame.f_lineno}" if frame else "nowhere"
             who = f"rank {os.environ['MLX_RANK']}" if "MLX_RANK" in os.environ else "this process"
             print(
-                f"mpsfunc: {who} took no step in {limit:g} s and ends; it is{where or ' somewhere'}. "
+                f"mpsfunc: {who} took no step in {limit:g} s and ends; it is {where}. "
                 "It may have waited for a process that ended or stopped.",
                 file=sys.stderr,
                 flush=True,
