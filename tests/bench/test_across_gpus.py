@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import signal
 import sys
 import time
@@ -82,6 +83,24 @@ def test_a_page_of_nothing_is_written(tmp_path: Path) -> None:
     found.notes.append("mpsfunc, 2 GPUs, round 0: rank 1 ended")
     page = across_gpus_page.write(tmp_path, found)
     assert "- mpsfunc, 2 GPUs, round 0: rank 1 ended" in page and "## Targets" not in page
+
+
+def test_the_document_has_the_figures_of_the_page() -> None:
+    docs = across_gpus.ROOT / "docs"
+    page = (docs / "benchmarks/distributed_2.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if "| mpsfunc |" in line]
+    found = {(row[1], row[2], row[3]): row for row in rows}
+    told = re.findall(r"^\| `MPSFUNC_RUN_AHEAD=(\d+)`(.*)\|$", (docs / "distributed.md").read_text(), re.MULTILINE)
+    assert len(told) == 4
+    for ahead, rest in told:
+        what, one, two, ratio, memory = (cell.strip() for cell in rest.split("|"))
+        here = found["2", "synchronised" if "synchronised" in what else "own", ahead]
+        assert two.replace(",", "") == here[6] and ratio == here[7].partition(" ")[0]
+        assert memory == f"{max(map(float, here[10].split(', '))):.1f} GB"
+        if one:
+            assert one.replace(",", "").removesuffix(" images/s") == found["1", "own", ahead][6]
+    assert "takes 1.39 times as long" in (docs / "distributed.md").read_text()
+    assert found["2", "synchronised", "50"][9].startswith("1.394")
 
 
 # Groups -------------------------------------------------------------------------------------------------
