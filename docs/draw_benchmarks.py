@@ -17,7 +17,7 @@ from typing import NamedTuple
 from benchmark_pages import COPY, OURS, Block, Page, Point, Row, matrix, memory, networks, panel_of, read, rows, verdict
 
 FOLDER = Path(__file__).parent / "benchmarks"
-NOT_DRAWN = ("commits.csv",)  # compares settings, which the tables of its page show
+NOT_DRAWN = ("commits.csv", "distributed_2.csv")  # compare settings or numbers of GPUs; tables of their pages show them
 
 # A picture's width, the space around it, and the sizes of text. In pixels: 13 are 9 on a telephone.
 WIDTH, MARGIN, FONT, SMALL, PRINT = 540, 14, 14, 13, 12

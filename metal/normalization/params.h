@@ -128,6 +128,11 @@ struct BnGroupLaunch {
   int size;
 };
 
+// Entries of a row. Two words: `constant` on Metal.
+struct BnMessagesMergeLaunch {
+  int size, processes;
+};
+
 // Windows ------------------------------------------------------------------------------------------------
 
 // Windows [i - before, i + after] along axis 1, 2 or 3 of an image.

@@ -78,5 +78,7 @@ from mpsfunc.nn.poolings import AvgPool2d as AvgPool2d
 from mpsfunc.nn.poolings import MaxPool1d as MaxPool1d
 from mpsfunc.nn.poolings import MaxPool2d as MaxPool2d
 from mpsfunc.nn.report import Conversion as Conversion
+from mpsfunc.nn.step_watch import StepWatch as StepWatch
+from mpsfunc.nn.step_watch import watch_steps as watch_steps
 from mpsfunc.nn.timing import compare as compare
 from mpsfunc.nn.torch_weights import from_torch as from_torch

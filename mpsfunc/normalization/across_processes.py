@@ -1,7 +1,7 @@
 """Statistics and sums over the processes of a group, with their derivatives; only here mx.distributed is called.
 
 Everything goes through one gather of all processes' vectors, combined in the order of their ranks, so that all compute
-the same bits. Derivatives are those of the sum of all processes' losses.
+the same bits; NCCL sums `nccl_messages`. Derivatives are those of the sum of all processes' losses.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mpsfunc.core import launch
 from mpsfunc.core.arguments import is_a
 from mpsfunc.core.operation import Arrays, Gradients, Mapped, Tangents, operation
 from mpsfunc.core.printing import describe
+from mpsfunc.normalization import nccl_messages
 
 Group = mx.distributed.Group
 Vector = mx.array
@@ -129,6 +130,26 @@ def _address(host: str) -> tuple[Any, ...]:
     return socket.getaddrinfo(name, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4]
 
 
+# With NCCL ----------------------------------------------------------------------------------------------
+
+
+def _summed(a: mx.array, spec: Spec) -> mx.array:
+    return mx.distributed.all_sum(a, group=spec.group, stream=spec.stream)
+
+
+def merged_by_nccl(mean: Vector, var: Vector, count: mx.array, spec: Spec) -> tuple[Vector, Vector, mx.array]:
+    """`merged` by one sum, without rules."""
+    rows = _summed(nccl_messages.moments(mean, var, count, spec.group.rank(), spec.group.size()), spec)
+    mean, var, counts = nccl_messages.merged_rows(rows, mean, spec.stream)
+    return mean, var, nccl_messages.first_counts(counts, count)
+
+
+def total_by_nccl(first: Vector, second: Vector, spec: Spec) -> tuple[Vector, Vector]:
+    """`total` of two vectors (c,) by one sum, without rules."""
+    one, other = mx.split(_summed(nccl_messages.in_one(first, second), spec).reshape(-1), 2)
+    return one, other
+
+
 # Sums ---------------------------------------------------------------------------------------------------
 
 
@@ -142,6 +163,8 @@ def total(vectors: Sequence[Vector], spec: Spec) -> tuple[Vector, ...]:
 @operation("total")
 def all_sum(a: mx.array, spec: Spec) -> mx.array:
     """The sum of all processes' arrays."""
+    if nccl_messages.are_sent(spec.stream):
+        return _summed(a, spec)
     (first,), *rest = _gathered("total", (a,), spec)
     for (part,) in rest:
         first = first + part
@@ -169,6 +192,8 @@ def _all_sum_vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.a
 @operation("merged")
 def merged(mean: Vector, var: Vector, count: mx.array, spec: Spec) -> tuple[Vector, Vector, mx.array]:
     """Mean, population variance and count of all processes' elements; each gives those of its own."""
+    if nccl_messages.are_sent(spec.stream):
+        return merged_by_nccl(mean, var, count, spec)
     (mean, var, count), *rest = _gathered("merged", (mean, var, count), spec)
     for part in rest:
         mean, var, count = vector_rules.joined(mean, var, count, *part)

@@ -26,8 +26,9 @@ from mpsfunc.channels.rules import (
 from mpsfunc.core import checks, launch, lazy
 from mpsfunc.core.launch import KernelLaunch
 from mpsfunc.core.operation import Arrays, Gradients, operation
-from mpsfunc.normalization import across_processes
+from mpsfunc.normalization import across_processes, batch_by_nccl, nccl_messages
 from mpsfunc.normalization.across_processes import Group
+from mpsfunc.normalization.batch_rules import NormSpec
 from mpsfunc.normalization.params import BatchNormParams
 
 
@@ -162,6 +163,8 @@ def batch_norm(
     x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec
 ) -> tuple[mx.array, ChannelVectors, ChannelVectors, mx.array]:
     """`normalized`, by scale and shift (c,) that are there."""
+    if spec.processes is not None and _by_nccl(x, spec):
+        return batch_by_nccl.normalized(x, None, (gamma, beta), spec.processes, _norm(spec))
     if not _at_once(x, spec):
         return _batch_norm_in_parts(x, gamma, beta, spec)
     outputs = _, vector, _ = _outputs(x, spec)
@@ -193,7 +196,8 @@ def _batch_norm_in_parts(
 @batch_norm.vjp
 def _batch_norm_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
     (x, gamma, beta), (dy, dmean, dvar, _), (_, mean, var, count) = arrays, cotangents, outputs
-    if launch.backend(spec.stream) == "cpu" and lazy.is_lazy_zeros(dmean) and lazy.is_lazy_zeros(dvar):
+    short = launch.backend(spec.stream) == "cpu" or spec.processes is not None and _by_nccl(x, spec)
+    if short and lazy.is_lazy_zeros(dmean) and lazy.is_lazy_zeros(dvar):
         dmean = dvar = _no_gradient(mean, spec)
     dx, *of_vectors = batch_norm_grad(dy, x, gamma, beta, mean, var, dmean, dvar, count, spec)
     return dx, *(v.sum(0) if spec.per_image else v for v in of_vectors)
@@ -204,6 +208,8 @@ def batch_norm_add(
     x: mx.array, added: mx.array, gamma: mx.array, beta: mx.array, spec: Spec
 ) -> tuple[mx.array, ChannelVectors, ChannelVectors, mx.array]:
     """`batch_norm` with images added before the activation; all images share statistics."""
+    if spec.processes is not None and _by_nccl(x, spec):
+        return batch_by_nccl.normalized(x, added, (gamma, beta), spec.processes, _norm(spec))
     if not _at_once(x, spec):
         return _batch_norm_add_in_parts(x, added, gamma, beta, spec)
     outputs = _, vector, _ = _outputs(x, spec)
@@ -284,6 +290,8 @@ def batch_norm_grad(
 
     From dy, x, scale, shift, mean, variance, the gradients that others have of those two, and the count.
     """
+    if spec.processes is not None and _by_nccl(x, spec) and dmean.shape != mean.shape:
+        return batch_by_nccl.gradients(dy, x, (gamma, beta), (mean, var), count, spec.processes, _norm(spec))
     if not _at_once(x, spec):
         return _batch_norm_grad_in_parts(dy, x, gamma, beta, mean, var, dmean, dvar, count, spec)
     outputs = _, vector, _ = _outputs(x, spec)
@@ -318,7 +326,7 @@ def _batch_norm_grad_in_parts(
         return nothing
     if not spec.per_image:
         mean, var, dmean, dvar = (v[None] for v in (mean, var, dmean, dvar))
-    dmean, dvar = (v if v.size else mx.zeros_like(mean) for v in (dmean, dvar))
+    dmean, dvar = (v if v.shape == mean.shape else mx.zeros_like(mean) for v in (dmean, dvar))
     mean, var, dmean, dvar = (_by_channel(v, x.shape[3]) for v in (mean, var, dmean, dvar))
     gamma, beta = (_rows(v, mean) for v in parameters(x, gamma, beta))
     on = ActivationSpec(spec.act, spec.stream)
@@ -340,6 +348,14 @@ def _batch_norm_grad_in_parts(
 
 
 # Both ---------------------------------------------------------------------------------------------------
+
+
+def _by_nccl(x: mx.array, spec: Spec) -> bool:
+    return x.size > 0 and nccl_messages.are_sent(spec.stream)
+
+
+def _norm(spec: Spec) -> NormSpec:
+    return NormSpec(spec.eps, spec.act, spec.stream)
 
 
 def _at_once(x: mx.array, spec: Spec) -> bool:
@@ -372,9 +388,11 @@ def _by_channel(rows: ChannelVectors, channels: int) -> ChannelVectors:
 
 
 def _no_gradient(mean: ChannelVectors, spec: Spec) -> mx.array:
-    """Zeros in place of the gradients that others have of the statistics; the CPU's primitive takes nothing at all."""
+    """Zeros in place of the gradients that others have of the statistics; of another shape where nobody reads them."""
     if launch.backend(spec.stream) == "cpu":
         return accumulation.constant(0.0, 0, mean.dtype)
+    if spec.processes is not None:
+        return accumulation.constant(0.0, 1, mean.dtype)
     return mx.zeros_like(mean)
 
 

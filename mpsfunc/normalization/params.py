@@ -32,6 +32,13 @@ class BatchNormParams(NamedTuple):
     act: Activation
 
 
+class BnMessagesMergeLaunch(NamedTuple):
+    """Of `across_processes.merged` with NCCL: entries of a process's rows."""
+
+    size: int
+    processes: int
+
+
 class LayerNormParams(NamedTuple):
     """Of `layer_norm`: eps is added to the variance."""
 

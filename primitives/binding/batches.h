@@ -28,7 +28,7 @@ struct CommandStream {
 
 class Batches {
  public:
-  static constexpr size_t fine = size_t(64) << 20;   // bytes of a batch, where memory is nearly full
+  static constexpr size_t fine = size_t(64) << 20;   // least bytes of a batch, where memory is nearly full
   static constexpr size_t least = size_t(64) << 20;  // bytes that may always wait
 
   // `needed` is of all streams: the most bytes that were in use when nothing waited.
@@ -38,7 +38,8 @@ class Batches {
   // Waits, before a launch that reads and writes so many bytes, while more than the share waits.
   void launch(size_t reads, size_t writes, double share) {
     const size_t slack = std::max(least, size_t(share * double(needed_)));
-    if (bytes_ >= fine && in_use(writes) + slack > needed_) commit();
+    const size_t batch = std::max(fine, slack / 8);  // where much may wait, few are enough: each takes a while to end
+    if (bytes_ >= batch && in_use(writes) + slack > needed_) commit();
     if (in_use(writes) > needed_ + slack) wait(writes, slack);
     bytes_ += reads + writes;
   }

@@ -152,9 +152,9 @@ def test_the_graph_is_in_floors() -> None:
 
 
 def test_the_layers_are_in_floors() -> None:
-    parts = "torch_layers torch_weights copying functions laying_out folding following reading drop_in".split()
-    parts += "activations activations_beyond_mps convolutions poolings layers extra_layers checkpointing".split()
-    parts += "rewriting rewritten_classes naming observing report conversion comparison timing __init__".split()
+    parts = """step_watch torch_layers torch_weights copying functions laying_out folding following reading drop_in
+    activations activations_beyond_mps convolutions poolings layers extra_layers checkpointing rewriting
+    rewritten_classes naming observing report conversion comparison timing __init__""".split()
     for path in PACKAGE.glob("nn/*.py"):
         known = set(parts[: parts.index(path.stem)]) - ({"extra_layers"} if path.stem == "conversion" else set())
         known = known if path.stem != "checkpointing" else set()

@@ -31,8 +31,8 @@ def public(module: Any, of: Callable[[Any], bool]) -> dict[str, Any]:
 
 
 FUNCTIONS = {name: value for each in (mf, graph, nn) for name, value in public(each, inspect.isfunction).items()}
-REPORTS = {f"mpsfunc.nn.{kind.__name__}": kind for kind in (nn.Conversion, nn.Comparison)}
-CLASSES = public(mf, inspect.isclass) | REPORTS
+NO_LAYERS = {f"mpsfunc.nn.{kind.__name__}": kind for kind in (nn.Conversion, nn.Comparison, nn.StepWatch)}
+CLASSES = public(mf, inspect.isclass) | NO_LAYERS
 METHODS = [
     f"{name}.{method}"
     for name, value in CLASSES.items()

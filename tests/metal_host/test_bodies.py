@@ -160,6 +160,7 @@ def test_cases_of_every_kind(body: str) -> None:
         "bn_stats_grad_factors",
         "bn_grad_coefficients",
         "bn_composed_factors",
+        "bn_messages_merge",
         "group_moments",
         "bn_group_sums",
         "sum_partials",

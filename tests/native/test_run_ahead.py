@@ -63,6 +63,12 @@ def test_only_a_share_of_what_the_work_needs_waits(tmp_path: Path) -> None:
     assert of_one_wait(program) == needs(1)
 
 
+def test_where_much_may_wait_batches_are_few(tmp_path: Path) -> None:
+    program, case = driver(tmp_path / "run_ahead", "-O2"), CASES[0]
+    little, much = (told(program, share, *case) for share in (0.05, 1))
+    assert well(much, 1, *case) and 2 * much.batches < little.batches, (little, much)
+
+
 def test_there_are_no_races(tmp_path: Path) -> None:
     program = driver(tmp_path / "run_ahead", *SANITIZED)
     assert well(told(program, 0.1, *CASES[0]), 0.1, *CASES[0])
@@ -74,7 +80,7 @@ def test_there_are_no_races(tmp_path: Path) -> None:
         ("    stream_->commit();  // what follows", "    // what follows"),
         ("    wait_for(committed_);\n", ""),
         ("if (in_use(writes) > needed_ + slack) wait(writes, slack);", ""),
-        ("if (bytes_ >= fine && in_use(writes) + slack > needed_) commit();", "commit();"),
+        ("if (bytes_ >= batch && in_use(writes) + slack > needed_) commit();", "commit();"),
     ),
     ids=("arrays still held", "no wait", "never", "a batch for each launch"),
 )

@@ -1,6 +1,7 @@
 """What one process of several computes for test_distributed.py, which launches this file, and what one alone computes.
 
-As a script: ``distributed_worker.py FOLDER`` saves the results of every case to ``FOLDER/RANK.npz``;
+As a script: ``distributed_worker.py FOLDER`` saves the results of every case to ``FOLDER/RANK.npz``, and
+``distributed_worker.py FOLDER "as by NCCL"`` those of the messages that go through NCCL;
 ``distributed_worker.py FOLDER train`` the losses of the example to ``FOLDER/RANK.json``;
 ``distributed_worker.py FOLDER HOW WHO`` has one process go, and the others write down what they then see.
 """
@@ -26,6 +27,7 @@ from support import numbers
 
 import mpsfunc as mf
 from mpsfunc.normalization import across_processes as normalization_across_processes
+from mpsfunc.normalization import nccl_messages
 
 Arrays = dict[str, mx.array]
 
@@ -158,6 +160,17 @@ def compute(folder: Path, group: Any) -> None:
     np.savez(folder / f"{group.rank()}.npz", **saved)
 
 
+def merged_rows(rows: mx.array, like: mx.array, stream: mx.Stream) -> tuple[mx.array, ...]:
+    """What a kernel does on GPUs; tests/metal_host runs that."""
+    parts = mx.split(rows, rows.shape[0])  # mx.vmap has no right rule for rows[0]
+    means, variances, highs, lows = ([part.reshape(like.shape) for part in parts[i::4]] for i in range(4))
+    counts = [high * 2**16 + low for high, low in zip(highs, lows, strict=True)]
+    whole = mx.maximum(sum(counts), 1)
+    mean = means[0] + sum(n / whole * (m - means[0]) for n, m in zip(counts, means, strict=True))
+    spread = (n / whole * (v + (m - mean) ** 2) for n, v, m in zip(counts, variances, means, strict=True))
+    return mean, sum(spread), sum(counts).astype(mx.int64)
+
+
 def go(how: str) -> None:
     """Leaves the group in the given way."""
     if how == "killed":
@@ -253,6 +266,9 @@ def main(folder: Path, *how: str) -> None:
 
 def act(folder: Path, group: Any, *how: str) -> None:
     if not how:
+        compute(folder, group)
+    elif how[0] == "as by NCCL":
+        nccl_messages.are_sent, nccl_messages.merged_rows = (lambda stream: True), merged_rows
         compute(folder, group)
     elif how[0] == "train":
         (folder / f"{group.rank()}.json").write_text(json.dumps(across_processes.main()))

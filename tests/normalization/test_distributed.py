@@ -8,17 +8,12 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import random
 import re
 import select
 import shlex
-import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +24,7 @@ import pytest
 from mlx._distributed_utils import config, launch
 from normalization import distributed_worker as worker
 from support import numbers
+from support.groups import PLENTY, launched, run
 
 import mpsfunc as mf
 from mpsfunc.normalization import across_processes as normalization_across_processes
@@ -40,58 +36,7 @@ pytestmark = [
 
 TESTS = Path(__file__).parents[1]
 WORKER = str(Path(__file__).with_name("distributed_worker.py"))
-LAUNCH = [sys.executable, "-c", "from mlx._distributed_utils.launch import main; main()"]
-# Seconds that a process may be silent where one is meant to be, and where MLX may have to compile first.
-PATIENCE, PLENTY = 5.0, 60.0
-
-
-def ports(count: int) -> int:
-    """The first of so many free ports in a row, below those that systems hand out."""
-    for _ in range(100):
-        first = random.SystemRandom().randrange(20000, 30000)
-        with ExitStack() as stack:
-            try:
-                for port in range(first, first + count):
-                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return first
-    raise AssertionError("no free ports")
-
-
-@contextmanager
-def launched(size: int, *command: str, patience: float) -> Iterator[subprocess.Popen[str]]:
-    """A group that is running; what is left of it afterwards is killed."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)]),
-        "MPSFUNC_DISTRIBUTED_TIMEOUT": str(patience),
-        "MPSFUNC_NUM_THREADS": "1",
-    }
-    arguments = ["-n", str(size), "--backend", "ring", "-p", str(ports(size)), "--python", sys.executable, *command]
-    process = subprocess.Popen(
-        [*LAUNCH, *arguments],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        process.communicate()
-
-
-def run(size: int, *command: str, patience: float = PLENTY) -> str:
-    """What a group prints until all its processes have ended."""
-    with launched(size, *command, patience=patience) as process:
-        return process.communicate(timeout=2 * PLENTY)[0]
+PATIENCE = 5.0  # seconds that a process may be silent where one is meant to be
 
 
 def wait_for(paths: list[Path], seconds: float) -> None:
@@ -117,12 +62,13 @@ def alone() -> dict[str, np.ndarray]:
         }
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[(2,), (4,), (2, "as by NCCL")], ids=lambda how: " ".join(map(str, how)))
 def together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, np.ndarray]]:
-    """Every result of each process of a group."""
+    """Every result of each process of a group; also of what is sent and computed with NCCL, but by the ring."""
     folder = tmp_path_factory.mktemp("group")
-    output = run(request.param, WORKER, str(folder))
-    found = [folder / f"{rank}.npz" for rank in range(request.param)]
+    size, *how = request.param
+    output = run(size, WORKER, str(folder), *how)
+    found = [folder / f"{rank}.npz" for rank in range(size)]
     assert all(path.exists() for path in found), output
     return [dict(np.load(path)) for path in found]
 

@@ -17,6 +17,7 @@ from support.oracle import normalization as oracle
 import mpsfunc as mf
 from mpsfunc.channels import vector_rules
 from mpsfunc.core import launch
+from mpsfunc.normalization import nccl_messages
 
 # Samples ------------------------------------------------------------------------------------------------
 
@@ -54,7 +55,23 @@ def _moved(shape: tuple[int, int], count: int, unbiased: float, dtype: mx.Dtype)
         close(a, exact(before) + share * (found - exact(before)), abs(exact(before)) + abs(found), slack=8)
 
 
+def _merged(shape: tuple[int, int], counts: tuple[int, ...]) -> None:
+    """Rows of as many processes as there are counts, far from 0 and close to each other."""
+    means, variances = numbers((len(counts), *shape), F32, 6) + 100, abs(numbers((len(counts), *shape), F32, 7))
+    halves = [[mx.full(shape, half, dtype=F32) for half in divmod(count, 2**16)] for count in counts]
+    rows = mx.stack([row for m, v, half in zip(means, variances, halves, strict=True) for row in (m, v, *half)])
+    found = nccl_messages.merged_rows(rows, means[0], launch.resolve(None))
+    share = (np.array(counts, float) / max(sum(counts), 1))[:, None, None]
+    mean = (share * exact(means)).sum(0)
+    close(found[0], mean, 100, slack=8)
+    close(found[1], (share * (exact(variances) + (exact(means) - mean) ** 2)).sum(0), 100, slack=8)
+    np.testing.assert_array_equal(np.array(found[2]), np.full(shape, sum(counts)))
+
+
 def _cases() -> Iterator[Case]:
+    for shape, counts in (((1, 5), (7, 2)), ((3, 300), (2**33 + 5, 2**17, 1)), ((1, 1), (4,))):
+        name = f"bn_messages_merge {shape[0]}x{shape[1]} of {counts}"
+        yield Case(name, ("bn_messages_merge",), partial(_merged, shape, counts))
     for shape in ((1, 5), (3, 300)):
         for count, unbiased, dtype in _RUNNING:
             name = f"bn_running {shape[0]}x{shape[1]} of {count}, {unbiased}, {dtype}"
@@ -67,6 +84,11 @@ def _cases() -> Iterator[Case]:
 def _run_on() -> None:
     row = numbers(LONG[-1:])
     mf.bn_running(mf.bn_frozen(row, row), mf.bn_stats(numbers(LONG)))
+
+
+def _run_of_two() -> None:
+    row = numbers(LONG[-1:])
+    nccl_messages.merged_rows(mx.stack([row] * 8), row, launch.resolve(None))
 
 
 # Wrong calls, and the records ---------------------------------------------------------------------------
@@ -163,7 +185,8 @@ OPS = (
                     **dict.fromkeys(("running_mean", "running_var", "mean", "var"), (VECTOR, VECTOR)),
                     "count": (8, 256 * 8),
                 },
-            )
+            ),
+            "bn_messages_merge": Loads(_run_of_two, {"rows": (8 * VECTOR, 8 * VECTOR)}),
         },
         no_node=_NO_NODE,
     ),
