@@ -1,12 +1,12 @@
-// As resample, where each pixel reads many that its neighbours read too. A thread owns V channels of a column of y and
+// As resample, where pixels read many that their neighbours read too. A thread owns V channels of a column of y and
 // walks down the rows of x that a strip of y reads. Of a row it mixes once the READS pixels that its column reads. Where
 // GATHERS, it keeps the last KEPT such mixtures, and a row of y is their sum by weight as soon as the last is there; else
 // a mixture is added at once to the KEPT rows of y that read it.
 //
 // `cols` has for each column of y the first pixel that it reads, and READS weights. `rows` has for each row of y where
 // the rows of x that it reads begin and end; then for each row of y, where GATHERS, KEPT weights of these; else for each
-// row of x the first row of y that reads it, and KEPT weights. What has no weight does not count, not even infinity. The
-// next row is asked for ahead, by each column AHEAD pixels, which together are all.
+// row of x the first row of y that reads it, and KEPT weights. What has no weight does not count, not even infinity. Of
+// the next row each column asks for AHEAD pixels in advance, those in the middle of its own.
 #include "image/params.h"
 #include "shared/vector_load.h"
 const ResampleStripLaunch p = params_as<ResampleStripLaunch>(params);
@@ -33,7 +33,7 @@ for (int n = threadgroup_position_in_grid.z; n < x_shape[0]; n += threads_per_gr
   auto to = y + n * y_image + ow * channels + c;
   Pack<float, V> kept[KEPT];
   for (int k = 0; k < KEPT; ++k) kept[k] = nothing<float, V>();
-  int oh = GATHERS ? top : min(top, lists[begin * (1 + KEPT)]);
+  int oh = GATHERS ? top : lists[begin * (1 + KEPT)];
   uint at = uint(reads[0] * channels + c + begin * pitch);
   for (int ih = begin; ih < end; ++ih, at += pitch) {
     Pack<T, V> in[READS];

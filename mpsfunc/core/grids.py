@@ -54,7 +54,9 @@ def small_threads(across: int, height: int, rounds: int) -> tuple[tuple[int, int
 
 
 def strip_threads(across: int, strips: int, rounds: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """Like `small_threads`, for bodies that have a strip of each image, which do not stride over y."""
+    """Like `small_threads`, for bodies that have a strip of each image: they do not stride over y."""
+    if strips > _MOST_YZ:
+        raise ValueError(f"launch: too many strips for a GPU; got {strips}, expected at most {_MOST_YZ}")
     (x, _, z), _ = threads(across, 1, rounds)
     return (x, strips, z), (min(64, power_of_two(across)), 1, 1)
 

@@ -78,12 +78,11 @@ def gather(x: mx.array, spec: Spec) -> mx.array:
     if launch.backend(spec.stream) == "cpu":
         arrays = {"x": x, "rows": _lists(rows, back), "cols": _lists(cols, back)}
         return launch.launch("resample", arrays, None, (result,), tuple, spec.stream)[0]
-    vector_width = grids.vector_width(x.dtype, channels, x.size)
-    walked, windowed = _walked(rows, back), _windowed(cols, back)
-    if walked is not None and windowed is not None:
+    if (walked := _walked(rows, back)) and (windowed := _windowed(cols, back)):
         arrays = {"x": x, "rows": walked.table, "cols": windowed.table}
-        strips = functools.partial(_in_strips, result, walked, windowed, min(vector_width, 4))
+        strips = functools.partial(_in_strips, result, x.size, walked, windowed)
         return launch.launch("resample", arrays, None, (result,), strips, spec.stream)[0]
+    vector_width = grids.vector_width(x.dtype, channels, x.size)
     down, across = _tiled(rows, back, 4), _tiled(cols, back, 2)
     arrays = {"x": x, "rows": down.table, "cols": across.table}
     if down.longest * across.longest * max(vector_width, 4) <= _AT_ONCE:
@@ -115,15 +114,16 @@ _HELD = 32  # registers for columns and their weights
 
 
 _STRIP = 64  # rows of a result at most
-_STRIPS = 2**15  # fewer than CUDA allows
-_FULL = 100_000  # threads that fill a large GPU
+_STRIPS = 2**15  # of an image; a few more, after rounding, are still as many as CUDA allows
+_FULL = 100_000  # threads that fill a large GPU; more of them, with shorter strips, were slower
 
 
 def _in_strips(
-    result: tuple[tuple[int, ...], mx.Dtype], down: _Walked, across: _Windowed, vector_width: int
+    result: tuple[tuple[int, ...], mx.Dtype], elements: int, down: _Walked, across: _Windowed
 ) -> tuple[KernelLaunch, ...]:
     """Strips are as long as leaves enough threads, since those that meet both read some rows of x."""
     n, height, width, channels = result[0]
+    vector_width = grids.vector_width(mx.float32, channels, elements)  # in 16 bits more would take all registers
     columns = width * (channels // vector_width)
     rows = max(_SHARED, height // _STRIPS, min(_STRIP, n * height * columns // _FULL))
     rows = -(-height // -(-height // rows))
@@ -266,41 +266,54 @@ def _tiled(axis: Axis, back: bool, most: int) -> _Tiled:
     return _Tiled(mx.array(table), size, ahead, len(begins) - 1, int(np.diff(begins).max()))
 
 
-# Where each position reads so many pixels at least, and each pixel is read by as many, strips are faster than tiles. Of
-# more than the most, a thread has no registers for them.
+# Where a position reads so many pixels in a row, and a pixel is read by as many, strips are faster than tiles. Of more
+# than the most, a thread has no registers for them.
 _SHARED, _ROOM = 4, 8
 
 
-def _both_windows(axis: Axis, back: bool) -> tuple[sampling.Windows, sampling.Windows] | None:
-    """What positions read, and what reads each pixel, where strips are faster."""
-    lengths = (axis.n_out, axis.n_in) if back else (axis.n_in, axis.n_out)
-    reads, readers = (
-        sampling.windows(_found(axis, way), length) for way, length in zip((back, not back), lengths, strict=True)
-    )
-    if min(reads.weights.shape[1], readers.weights.shape[1]) < _SHARED:
+class _Shared(NamedTuple):
+    spans: sampling.Spans  # of what positions read
+    reads: sampling.Windows  # what these are
+    readers: sampling.Windows  # what reads each pixel
+
+
+@_kept
+def _shared(axis: Axis, back: bool) -> _Shared | None:
+    """An axis whose strips are faster, and have registers."""
+    if sampling.picks(axis):
         return None
-    return reads, readers
+    lengths = (axis.n_out, axis.n_in) if back else (axis.n_in, axis.n_out)
+    lists = _found(axis, back), _found(axis, not back)
+    if any((np.diff(found.begins) == 0).any() for found in lists):
+        return None
+    of = [sampling.spans(found) for found in lists]
+    widths = [each.width for each in of]
+    if min(widths) < _SHARED or min(widths) > _ROOM:
+        return None
+    reads, readers = map(sampling.windows, lists, of, lengths)
+    return _Shared(of[0], reads, readers)
 
 
-def _entries(firsts: Array, weights: Array) -> Array:
-    return np.concatenate([firsts.astype(np.int32)[:, None], weights.astype(np.float32).view(np.int32)], 1).reshape(-1)
+def _entries(windows: sampling.Windows) -> Array:
+    """The first of each, and its weights."""
+    weights = windows.weights.astype(np.float32).view(np.int32)
+    return np.concatenate([windows.firsts.astype(np.int32)[:, None], weights], 1).reshape(-1)
 
 
 class _Windowed(NamedTuple):
     table: mx.array
     reads: int
-    ahead: int  # columns that no other asks for
+    ahead: int  # of these, so that all columns together have nearly all pixels
 
 
 @_kept
 def _windowed(axis: Axis, back: bool) -> _Windowed | None:
     """For each column the first that it reads and a weight for each of `reads`."""
-    both = _both_windows(axis, back)
-    if both is None or both[0].weights.shape[1] > _ROOM:
+    shared = _shared(axis, back)
+    if shared is None or shared.reads.weights.shape[1] > _ROOM:
         return None
-    reads, width = both[0], both[0].weights.shape[1]
-    ahead = -(-len(both[1].firsts) // len(reads.firsts))
-    return _Windowed(mx.array(_entries(reads.firsts, reads.weights)), width, min(ahead, width))
+    columns, reads = shared.reads.weights.shape
+    return _Windowed(mx.array(_entries(shared.reads)), reads, min(-(-len(shared.readers.firsts) // columns), reads))
 
 
 class _Walked(NamedTuple):
@@ -312,17 +325,13 @@ class _Walked(NamedTuple):
 @_kept
 def _walked(axis: Axis, back: bool) -> _Walked | None:
     """For each row where what it reads begins and ends, then weights of the rows that it reads, or that read a row."""
-    both = _both_windows(axis, back)
-    if both is None:
+    shared = _shared(axis, back)
+    if shared is None:
         return None
-    reads, readers = both
-    kept, of_result = reads.weights.shape[1], readers.weights.shape[1]
-    gathers = kept <= of_result
-    if min(kept, of_result) > _ROOM:
-        return None
-    if gathers:
-        bounds, weights = (reads.firsts, reads.firsts + kept), reads.weights.astype(np.float32).view(np.int32)
+    (firsts, weights), kept = shared.reads, shared.reads.weights.shape[1]
+    if gathers := kept <= shared.readers.weights.shape[1]:
+        bounds, lists = (firsts, firsts + kept), weights.astype(np.float32).view(np.int32).reshape(-1)
     else:
-        bounds, weights = (reads.begins, reads.ends), _entries(readers.firsts, readers.weights)
-    table = np.concatenate([np.stack(bounds, 1).astype(np.int32).reshape(-1), weights.reshape(-1)])
-    return _Walked(mx.array(table), kept if gathers else of_result, gathers)
+        bounds, lists, kept = shared.spans, _entries(shared.readers), shared.readers.weights.shape[1]
+    table = np.concatenate([np.stack(bounds, 1).astype(np.int32).reshape(-1), lists])
+    return _Walked(mx.array(table), kept, gathers)

@@ -275,30 +275,36 @@ def best_tiles(found: Reads, size: int) -> Tiles:
     return min((tiles(found, size, ahead) for ahead in range(size)), key=lambda t: len(t.indices))
 
 
-class Windows(NamedTuple):
-    """What each position reads as so many pixels in a row: the first of them, and a weight for each, 0 too.
+class Spans(NamedTuple):
+    """Where what each position reads begins and ends; neither goes back from a position to the next."""
 
-    What it reads by weight lies in ``[begins[i], ends[i])``; neither goes back from a position to the next.
-    """
-
-    firsts: Array
-    weights: Array
     begins: Array
     ends: Array
 
+    @property
+    def width(self) -> int:
+        """That of the widest."""
+        return int((self.ends - self.begins).max())
 
-def windows(found: Reads, length: int) -> Windows:
-    """The lists as windows, which move along a source of that length without turning back."""
-    counts = np.diff(found.begins)
-    lists, some = np.repeat(np.arange(len(counts)), counts), counts > 0
-    begins, ends = np.full_like(counts, length - 1), np.zeros_like(counts)
-    if some.any():
-        starts = found.begins[:-1][some]
-        begins[some] = np.minimum.reduceat(found.indices, starts)
-        ends[some] = np.maximum.reduceat(found.indices, starts) + 1
-    begins, ends = np.minimum.accumulate(begins[::-1])[::-1], np.maximum.accumulate(ends)
-    width = int((ends - begins).max(initial=1))
-    firsts = np.minimum(begins, length - width)
-    weights = np.zeros((len(counts), width))
+
+def spans(found: Reads) -> Spans:
+    """The spans of lists, of which none is empty."""
+    starts = found.begins[:-1]
+    begins, ends = np.minimum.reduceat(found.indices, starts), np.maximum.reduceat(found.indices, starts) + 1
+    return Spans(np.minimum.accumulate(begins[::-1])[::-1], np.maximum.accumulate(ends))
+
+
+class Windows(NamedTuple):
+    """What each position reads as so many pixels in a row: the first of them, and a weight for each, 0 too."""
+
+    firsts: Array
+    weights: Array
+
+
+def windows(found: Reads, of: Spans, length: int) -> Windows:
+    """The lists as windows of one width, within a source of that length."""
+    lists = np.repeat(np.arange(len(of.begins)), np.diff(found.begins))
+    firsts = np.minimum(of.begins, length - of.width)
+    weights = np.zeros((len(firsts), of.width))
     weights[lists, found.indices - firsts[lists]] = found.weights
-    return Windows(firsts, weights, begins, ends)
+    return Windows(firsts, weights)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import mlx.core as mx
@@ -14,6 +15,7 @@ from support import BATCHES, DTYPES, VIEWS, close, exact, numbers, same_bits
 from support.oracle import image as oracle
 
 import mpsfunc as mf
+from mpsfunc.core import grids
 from mpsfunc.image import rules
 from mpsfunc.windows import sampling
 
@@ -296,28 +298,32 @@ def test_a_gpu_keeps_the_columns_of_cubic_images_at_hand(back: bool, columns: in
     assert dict(rules._mixing((8, 56, 56, 64), mx.float32, linear, linear, 4).template)["K"] == 0
 
 
-@pytest.mark.parametrize("method", ["nearest", "bilinear", "bicubic", "area"])
+@pytest.mark.parametrize("method", ["bilinear", "bicubic", "area", "mirror", "circular"])
 def test_windows_are_the_lists_and_never_turn_back(method: str) -> None:
-    """Also where a position between others reads one pixel, and where positions read none."""
-    axes = [
-        sampling.Resized(n_in, n_out, method, "half_pixel", "clamp", antialias)
-        for n_in, n_out in ((3, 9), (9, 3), (4, 9), (1, 3), (5, 1), (3, 17), (33, 17), (56, 112))
-        for antialias in ((False, True) if method in ("bilinear", "bicubic") else (False,))
-    ]
+    """Also where a position between others reads one pixel, and where what positions read turns back."""
+    if method in ("mirror", "circular"):
+        axes: list[sampling.Axis] = [sampling.Padded(n, 2, 1, method) for n in (3, 8)]
+    else:
+        sizes = ((3, 9), (9, 3), (4, 9), (1, 3), (5, 1), (3, 17), (33, 17), (56, 112))
+        ways = (False, True) if method != "area" else (False,)
+        axes = [sampling.Resized(n, m, method, "half_pixel", "clamp", filtered) for n, m in sizes for filtered in ways]
     for axis in axes:
         lists = [(sampling.readers(axis), axis.n_out)]
         lists += [] if sampling.picks(axis) else [(sampling.reads(axis), axis.n_in)]
         for found, length in lists:
+            if (np.diff(found.begins) == 0).any():
+                continue
             dense = np.zeros((len(found.begins) - 1, length))
             dense[np.repeat(np.arange(len(dense)), np.diff(found.begins)), found.indices] = found.weights
-            firsts, weights, begins, ends = sampling.windows(found, length)
+            of = sampling.spans(found)
+            firsts, weights = sampling.windows(found, of, length)
             again = np.zeros_like(dense)
             for i, first in enumerate(firsts):
-                again[i, first : first + weights.shape[1]] = weights[i]
-                assert not dense[i, : begins[i]].any() and not dense[i, ends[i] :].any()
+                again[i, first : first + of.width] = weights[i]
+                assert not dense[i, : of.begins[i]].any() and not dense[i, of.ends[i] :].any()
             np.testing.assert_array_equal(again, dense)
-            assert all((np.diff(each) >= 0).all() for each in (firsts, begins, ends))
-            assert firsts.min() >= 0 and firsts.max() + weights.shape[1] <= length
+            assert all((np.diff(each) >= 0).all() for each in (firsts, *of))
+            assert firsts.min() >= 0 and firsts.max() + of.width <= length
 
 
 def test_a_gpu_walks_down_strips_where_pixels_are_read_by_many() -> None:
@@ -333,6 +339,19 @@ def test_a_gpu_walks_down_strips_where_pixels_are_read_by_many() -> None:
     assert walked("bicubic", 56, 28) == walked("bicubic", 56, 300, back=True) == ()  # read by two; too many to hold
 
 
+@pytest.mark.parametrize("mode", ["mirror", "circular"])
+def test_padding_takes_no_strips(mode: str) -> None:
+    """Nor does it make tables that grow with the square of what it pads."""
+    axis = sampling.Padded(2**16, 3, 3, mode)
+    assert rules._walked(axis, True) is None and rules._windowed(axis, True) is None
+
+
+def test_an_image_of_bicubic_pixels_may_begin_anywhere(device: mx.Device, dtype: mx.Dtype) -> None:
+    x = numbers((1 + 6 * 7 * 4,), dtype)[1:].reshape(1, 6, 7, 4)
+    y = mf.resize_bicubic(x, (12, 14))
+    close(y, oracle.along(exact(x), oracle.bicubic(6, 12), oracle.bicubic(7, 14)), 4, slack=4)
+
+
 @pytest.mark.parametrize(
     ("shape", "rows"),
     [((128, 112, 112, 64), 56), ((128, 28, 28, 64), 14), ((1, 21, 20, 8), 4), ((1, 2**24, 1, 4), 512)],
@@ -341,5 +360,10 @@ def test_strips_leave_a_gpu_enough_threads(shape: tuple[int, ...], rows: int) ->
     axis = sampling.Resized(56, 112, "bicubic", "half_pixel", "clamp")
     down, across = rules._walked(axis, False), rules._windowed(axis, False)
     assert down is not None and across is not None
-    (launch,) = rules._in_strips((shape, mx.float32), down, across, 4)
+    (launch,) = rules._in_strips((shape, mx.float32), math.prod(shape), down, across)
     assert launch.params == (*shape[1:3], rows) and launch.grid[1] == -(-shape[1] // rows) < 2**16
+
+
+def test_more_strips_than_cuda_allows_are_an_error() -> None:
+    with pytest.raises(ValueError, match="too many strips for a GPU; got 65536, expected at most 65535"):
+        grids.strip_threads(1, 2**16, 1)
