@@ -4,9 +4,9 @@
     mlx.launch --backend nccl -n 2 python train_across_gpus.py         two GPUs of this machine
     mlx.launch -n 2 python train_across_gpus.py                        two processes on the CPU
 
-On a GPU a step is one compiled function, with the average of the gradients in it. Statistics of batch normalization are
-those of all processes' images, and a process that dies or stops ends the others. The network is ResNet-50 on a GPU, and
-a small one on a CPU.
+On a GPU a step is one compiled function, with the average of the gradients in it. Each process has statistics of batch
+normalization of its own, unless --synchronised is there, and one that dies or stops ends the others. The network is
+ResNet-50 on a GPU, and a small one on a CPU.
 """
 
 import argparse
@@ -19,9 +19,10 @@ import mlx.nn as nn
 import mlx.optimizers as optim
 from tqdm import tqdm
 
-# How much memory launches may hold that wait for the GPU, in percent, which is read when mpsfunc is imported. With less
-# a GPU runs out of work while it waits for another one.
-os.environ.setdefault("MPSFUNC_RUN_AHEAD", "50")
+if __name__ == "__main__":
+    # How much memory launches may hold that wait for the GPU, in percent, which is read when mpsfunc is imported. With
+    # less a GPU runs out of work while it waits for another one.
+    os.environ.setdefault("MPSFUNC_RUN_AHEAD", "50")
 import mpsfunc as mf  # noqa: E402
 
 RESNET_50 = ((3, 4, 6, 3), (256, 512, 1024, 2048), 1000)  # blocks and channels of the stages, classes
@@ -79,6 +80,9 @@ def network(name: str, dtype: mx.Dtype, statistics: mx.distributed.Group | None)
     mx.random.seed(0)
     model = ResNet(*{"resnet50": RESNET_50, "small": SMALL}[name])
     model.set_dtype(dtype)
+    for norm in (module for module in model.modules() if isinstance(module, nn.BatchNorm)):
+        # Running averages stand still where a step is less than half of their last digit.
+        norm.running_mean, norm.running_var = (v.astype(mx.float32) for v in (norm.running_mean, norm.running_var))
     mf.nn.convert(model, example=mx.zeros((1, 64, 64, 3), dtype), group=statistics)
     mx.eval(model.parameters())
     return model
@@ -133,17 +137,19 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16" if on_gpu else "float32")
     found.add_argument("--steps", type=int, default=100)
     found.add_argument("--rate", type=float, default=0.01, help="of stochastic gradient descent")
-    found.add_argument("--own-statistics", action="store_true", help="batch norms do not ask the other processes")
+    found.add_argument("--synchronised", action="store_true", help="batch norms have statistics of all processes")
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> list[float]:
     """Trains, and returns the losses over the whole batch; rank 0 prints how fast that was."""
     args = parser().parse_args(arguments)
+    if args.steps < 1:
+        parser().error("argument --steps: there is no step")
     losses, start, dtype = [], 0.0, getattr(mx, args.dtype)
+    group = mx.distributed.init()
     with mf.nn.watch_steps() as watch:
-        group = mx.distributed.init()
-        model = network(args.network, dtype, None if args.own_statistics else group)
+        model = network(args.network, dtype, group if args.synchronised else None)
         images, labels = batch(args.batch, args.pixels, model.linear.weight.shape[0], dtype, group)
         step = stepper(model, images, labels, group, args.rate)
         for i in tqdm(range(args.steps), disable=group.rank() > 0, mininterval=1):

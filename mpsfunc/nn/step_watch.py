@@ -1,8 +1,8 @@
 """Ends a process that takes no more steps, such as one that waits for another process that is gone.
 
-NCCL and MPI wait without end for a process that has died or stopped, and nothing interrupts a wait within MLX. But a
-step that needs all processes comes to an end in none once one is gone. So each watches only itself, and needs no
-connection to the others. The clock is a thread: MLX gives Python's lock away while it evaluates.
+MLX waits without end in NCCL for a process that has died or stopped, and nothing interrupts its wait. But a step that
+needs all processes comes to an end in none once one is gone. So each watches only itself, and needs no connection to
+the others. The clock is a thread: MLX gives Python's lock away while it evaluates.
 """
 
 from __future__ import annotations
@@ -89,11 +89,14 @@ class StepWatch:
 def watch_steps(seconds: float = SECONDS, *, first: float = FIRST) -> StepWatch:
     """Ends this process, with a message and status 1, when a step takes too long, whatever it waits for.
 
-    NCCL and MPI wait without end for a process that has died or stopped, and nothing can interrupt that. Use ``with
+    MLX waits without end in NCCL for a process that has died or stopped, and nothing can interrupt that. Use ``with
     watch_steps() as watch:`` around the training, in all processes, and call ``watch.step()`` after each step; what
     waits for a process that is gone then ends. Everything that is no step, such as validation or saving, needs calls
-    too, or stays outside of the ``with``. It needs no group and no connection, so it may also surround
-    ``mx.distributed.init()``. Time for which this process itself is stopped does not count.
+    too, or stays outside of the ``with``. ``mx.distributed.init()`` has to be outside: it keeps Python's lock while it
+    waits, so no thread of Python runs. Of the time for which this process itself is stopped hardly any counts.
+
+    The process ends at once, as by ``os._exit``: nothing that is buffered is written, neither ``finally`` nor
+    ``atexit`` runs, and its children stay. A forked child has no watch.
 
     Source: None in MPS. PyTorch's ``timeout`` of a process group limits collectives likewise.
 

@@ -22,7 +22,8 @@ Vector = mx.array
 
 def are_sent(stream: mx.Stream) -> bool:
     """Whether the GPU itself communicates, in the order of its stream: by NCCL, and not by a ring between CPUs."""
-    return launch.backend(stream) == "cuda" and not os.environ.get("MLX_HOSTFILE")
+    by_nccl = "NCCL_HOST_IP" in os.environ and not os.environ.get("MLX_HOSTFILE")  # MLX asks for both, the ring first
+    return by_nccl and launch.backend(stream) == "cuda"
 
 
 # Moments ------------------------------------------------------------------------------------------------

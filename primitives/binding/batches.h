@@ -28,7 +28,7 @@ struct CommandStream {
 
 class Batches {
  public:
-  static constexpr size_t fine = size_t(64) << 20;   // least bytes of a batch, where memory is nearly full
+  static constexpr size_t fine = size_t(64) << 20;   // bytes that a batch has at least, where memory is nearly full
   static constexpr size_t least = size_t(64) << 20;  // bytes that may always wait
 
   // `needed` is of all streams: the most bytes that were in use when nothing waited.

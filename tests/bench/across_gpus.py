@@ -13,8 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -85,6 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = Options("small", 2, 32, "float32", False)
     out = args.out or Path(tempfile.mkdtemp())
     measured = Measured(options, gpus, 3 if args.quick else STEPS, facts(args.commit, options.on_gpu))
+    measured.facts["command"] = f"`{command(sys.argv[1:] if arguments is None else arguments)}`"
     with tempfile.TemporaryDirectory() as folder:
         counts = (1, 1) if args.quick else (args.rounds, args.turns)
         end = time.monotonic() + args.seconds
@@ -96,6 +99,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(across_gpus_page.write(out, measured))
     print(f"in {out}, after {args.seconds - program.left():.0f} s")
     return 0
+
+
+def command(arguments: Sequence[str]) -> str:
+    """What was called, without what says nothing of how it is measured."""
+    told: list[str] = []
+    for argument, before in zip(arguments, ["", *arguments], strict=False):
+        if not {argument, before} & {"--out", "--commit"}:
+            told.append(argument)
+    return shlex.join(["python", "-m", "tests.bench.across_gpus", *told])
 
 
 def facts(commit: str | None, on_gpu: bool) -> dict[str, str]:

@@ -21,18 +21,19 @@ _METHOD = """ResNet-50 on random images of {pixels}x{pixels}, {batch} a GPU, in 
 *mpsfunc* is [the example](../examples/train_across_gpus.py): a step is one compiled function, with MLX's average of the
 gradients in it. *ahead* is `MPSFUNC_RUN_AHEAD`: the percentage of memory, beyond what the program needs, that launches
 may hold which wait for the GPU; 0 takes that limit away. {default:g} is what `import mpsfunc` chooses and {examples:g}
-what the example does. *PyTorch* is DistributedDataParallel, eager, with images channels last, weights in {dtype} and
-cuDNN's benchmark mode; on one GPU it is the model alone. With *synchronised* statistics of batch norm are those of all
-processes; PyTorch's is SyncBatchNorm.
+what the example does. With *synchronised* statistics of batch norm are those of all processes.{pytorch}
 
 Each rank is a process. A group of them is started, takes its turns and is ended before the next one starts, once in
-each of {rounds} rounds. In a turn {warm} steps are not counted, then {steps} are launched without waiting for each
-other, and the time of the slowest rank counts. A group takes {turns} turns of each kind. Times are medians of all
+each round; there were {rounds}. In a turn {warm} steps are not counted, then {steps} are launched without waiting for
+each other, and the time of the slowest rank counts. A group takes {turns} turns of each kind. Times are medians of all
 turns. *of so many* divides images a second by those of one GPU in the same round, times the number of GPUs, with the
 same limit and with that of {default:g} %; *synchronised / own* divides times of the same round and limit. Ratios are
 medians over the rounds, and what follows is the lowest and the highest. *launched* is when the Python thread had
-launched the steps, per step. *GB* is the peak of the library's allocator, of each rank. Written by `python -m
-tests.bench.across_gpus --gpus {gpus}`."""
+launched the steps, per step. *GB* is the peak of the library's allocator, of each rank. Written by the command in the
+table."""
+_PYTORCH = """ *PyTorch* is
+DistributedDataParallel, eager, with images channels last, weights in {dtype} and cuDNN's benchmark mode; on one GPU it
+is the model alone. Its synchronised batch norm is SyncBatchNorm."""
 _COLUMNS = ("part", "library", "gpus", "kind", "ahead", "number", "rank", "value", "unit", "note")
 
 
@@ -121,7 +122,7 @@ def write(folder: Path, measured: Measured) -> str:
         default=mlx_settings.PERCENT,
         examples=EXAMPLES,
         steps=measured.steps,
-        gpus=" ".join(map(str, measured.gpus)),
+        pytorch=_PYTORCH.format(dtype=options.dtype) if any(s.library != OURS for s in measured.sides()) else "",
     )
     parts = [f"# Training on {max(measured.gpus)} GPUs", method, report.table(["machine", ""], _told(measured.facts))]
     parts += ["## Speed", report.table(_SPEED, [_speed(measured, side) for side in measured.sides()])]
@@ -174,7 +175,8 @@ def _speed(measured: Measured, side: Side) -> list[str]:
 
 
 def _ratio(values: list[float]) -> str:
-    return f"{stats.median(values):.3f} ({min(values):.3f} to {max(values):.3f})" if values else "-"
+    between = f" ({min(values):.3f} to {max(values):.3f})" if len(values) > 1 else ""
+    return f"{stats.median(values):.3f}{between}" if values else "-"
 
 
 def _targets(measured: Measured) -> Iterator[list[str]]:

@@ -49,7 +49,7 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
     assert page == (tmp_path / "distributed_2.md").read_text()
     assert "| mpsfunc | 2 | own | 50 | 21.0 | 10.0 | 9524 | 0.952 (0.952 to 0.952) | 1.048 (1.048 to 1.048) |" in page
     assert "| mpsfunc | 2 | synchronised | 50 | 24.0 |" in page and "1.143 (1.143 to 1.143)" in page
-    assert "each of 3 rounds" in page and "A group takes 3 turns of each kind" in page
+    assert "there were 3. In a turn" in page and "A group takes 3 turns of each kind" in page
     assert "| 2 | stopped | 0 | 31.2 | 1 | mpsfunc: rank 0 took no step in 30 s and ends |" in page
     assert set(targets(page).values()) == {"met"} and len(targets(page)) == 5
     records = list(csv.DictReader((tmp_path / "distributed_2.csv").read_text().splitlines()))

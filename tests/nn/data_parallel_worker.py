@@ -18,7 +18,7 @@ import train_across_gpus
 import mpsfunc as mf
 
 SECONDS, FIRST = 2.0, 60.0
-TRAINING = ["--steps", "20", "--pixels", "16", "--rate", "0.02"]
+TRAINING = ["--synchronised", "--steps", "20", "--pixels", "16", "--rate", "0.02"]
 
 
 def train(folder: Path, group: mx.distributed.Group) -> None:
@@ -30,8 +30,8 @@ def train(folder: Path, group: mx.distributed.Group) -> None:
 def stop(folder: Path) -> None:
     """Takes steps until the last process stops, and then waits for it in an evaluation."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which the launcher sends when one has ended
+    group = mx.distributed.init(strict=True, backend="ring")
     with mf.nn.watch_steps(SECONDS, first=FIRST) as watch:
-        group = mx.distributed.init(strict=True, backend="ring")
         for i in range(20):
             mx.eval(mx.distributed.all_sum(mx.ones(3), group=group))
             watch.step()

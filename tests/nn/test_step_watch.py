@@ -38,11 +38,7 @@ def test_a_process_without_a_step_ends(before: str) -> None:
 
 @pytest.mark.parametrize("how", ["closed", "full", "gone", "none", "unread"])
 def test_it_ends_where_nothing_can_be_said(how: str) -> None:
-    lines = {
-        "closed": ["sys.stderr.close()"],
-        "none": ["sys.stderr = None"],
-        "unread": ["print('x' * 2**15, end='', file=sys.stderr, flush=True)"] * 1,
-    }.get(how, [])
+    lines = {"closed": ["sys.stderr.close()"], "none": ["sys.stderr = None"]}.get(how, [])
     reader, writer = os.pipe()
     try:
         if how == "gone":
@@ -55,7 +51,6 @@ def test_it_ends_where_nothing_can_be_said(how: str) -> None:
                 except BlockingIOError:
                     break
             os.set_blocking(writer, True)
-            lines = []
         stderr: Any = writer
         if how == "full":
             stderr = os.open("/dev/full" if sys.platform == "linux" else os.devnull, os.O_WRONLY)
@@ -73,7 +68,8 @@ def test_steps_go_on_for_as_long_as_they_come() -> None:
 
 
 def test_time_for_which_a_process_is_stopped_does_not_count() -> None:
-    with child("print('here', flush=True)", "watch.step()", "time.sleep(0.5)", stdout=subprocess.PIPE) as process:
+    lines = "print('here', flush=True)", "watch.step()", "for _ in range(5):", "    time.sleep(0.1)"
+    with child(*lines, stdout=subprocess.PIPE) as process:
         assert process.stdout
         process.stdout.readline()
         process.send_signal(signal.SIGSTOP)

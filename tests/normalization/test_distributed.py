@@ -27,7 +27,10 @@ from support import numbers
 from support.groups import PLENTY, launched, run
 
 import mpsfunc as mf
+from mpsfunc.channels.activation_spec import NO_ACTIVATION
+from mpsfunc.core import launch as core_launch
 from mpsfunc.normalization import across_processes as normalization_across_processes
+from mpsfunc.normalization import composed, nccl_messages
 
 pytestmark = [
     pytest.mark.needs_cpu_module,
@@ -285,3 +288,29 @@ def test_what_is_no_timeout_is_refused(monkeypatch: pytest.MonkeyPatch, given: s
     monkeypatch.setenv("MPSFUNC_DISTRIBUTED_TIMEOUT", given)
     with pytest.raises(ValueError, match="MPSFUNC_DISTRIBUTED_TIMEOUT: not a time"):
         normalization_across_processes._timeout()
+
+
+def test_only_where_mlx_has_nccl_do_gpus_communicate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With MPI and the ring of MLX the CPU does, whatever computes."""
+    for variable in ("NCCL_HOST_IP", "MLX_HOSTFILE"):
+        monkeypatch.delenv(variable, raising=False)
+    on = mx.default_stream(mx.cpu)
+    monkeypatch.setattr(core_launch, "backend", lambda stream: "cuda")
+    assert not nccl_messages.are_sent(on)
+    monkeypatch.setenv("NCCL_HOST_IP", "127.0.0.1")
+    assert nccl_messages.are_sent(on)
+    monkeypatch.setenv("MLX_HOSTFILE", "hosts.json")
+    assert not nccl_messages.are_sent(on)
+    monkeypatch.delenv("MLX_HOSTFILE")
+    monkeypatch.setattr(core_launch, "backend", lambda stream: "cpu")
+    assert not nccl_messages.are_sent(on)
+
+
+def test_no_images_are_an_error_where_others_would_wait_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = composed.Spec(False, 0, 1e-5, NO_ACTIVATION, mx.distributed.init(), mx.default_stream(mx.cpu))
+    x = mx.zeros((0, 2, 2, 3))
+    assert composed._of_nothing(x, spec) is None
+    monkeypatch.setattr(core_launch, "backend", lambda stream: "cuda")
+    with pytest.raises(ValueError, match=r"no images; got x of shape \(0, 2, 2, 3\), expected an image or more"):
+        composed._of_nothing(x, spec)
+    assert composed._of_nothing(x, spec._replace(processes=None)) is not None
