@@ -41,11 +41,15 @@ def test_what_is_kept_is_what_doubles_give(call: calls.Checked, on_cpu: mx.Devic
         np.testing.assert_allclose(a, right, rtol=0, atol=1e-12 * max(1, right[0]))
 
 
+BETWEEN_PROCESSES = {"bn_messages_merge"}  # by NCCL; tests/generic/ops/bn_states.py has cases of it
+
+
 @pytest.mark.parametrize(
     ("backend", "of_others"),
     [
-        ("metal", {f"conv_grad_weights_{how}" for how in ("simt", "registers", "tensor_core")}),
-        ("cuda", {"conv_grad_weights", "conv_grad_weights_tensor_core"}),  # the latter is for sixteen bits
+        ("metal", {f"conv_grad_weights_{how}" for how in ("simt", "registers", "tensor_core")} | BETWEEN_PROCESSES),
+        # The tensor core's is for sixteen bits.
+        ("cuda", {"conv_grad_weights", "conv_grad_weights_tensor_core"} | BETWEEN_PROCESSES),
     ],
 )
 def test_every_kernel_is_launched(monkeypatch: pytest.MonkeyPatch, backend: str, of_others: set[str]) -> None:
