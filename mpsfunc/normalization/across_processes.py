@@ -130,6 +130,18 @@ def _address(host: str) -> tuple[Any, ...]:
     return socket.getaddrinfo(name, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4]
 
 
+def refuse_nothing(x: mx.array) -> None:
+    """Refuses a process without images on a GPU: it would send nothing, and the others would wait for that.
+
+    Raises:
+        ValueError: Always.
+    """
+    raise ValueError(
+        f"batch_norm: a process of the group has no images; got x of shape {tuple(x.shape)}, expected an image or more "
+        "in each process on a GPU"
+    )
+
+
 # With NCCL ----------------------------------------------------------------------------------------------
 
 

@@ -373,11 +373,8 @@ def _of_nothing(x: mx.array, spec: Spec) -> tuple[mx.array, ChannelVectors, Chan
     """The results of no images on a GPU, zeros: MLX's operations on empty vectors end the process there."""
     if x.size or launch.backend(spec.stream) == "cpu":
         return None
-    if spec.processes is not None:  # it would send nothing, and the others would wait for that
-        raise ValueError(
-            f"batch_norm: a process of the group has no images; got x of shape {tuple(x.shape)}, expected an image or "
-            "more in each process on a GPU"
-        )
+    if spec.processes is not None:
+        across_processes.refuse_nothing(x)
     images, first, second = (mx.zeros(shape, dtype) for shape, dtype in _outputs(x, spec))
     return images, first, second
 
