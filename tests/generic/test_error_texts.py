@@ -177,7 +177,7 @@ CHECKED = {
     "image/rules": {"made"},
     "losses/softmax_rules": {"shape"},
     "core/launch": {"stream!r", "stream"},
-    "core/grids": {"x", "y", "z"},
+    "core/grids": {"strips", "x", "y", "z"},
     "elementwise/arithmetic": {"low"},
     "elementwise/operands": {"step"},
     "elementwise/dropout": {"strides"},
