@@ -163,8 +163,8 @@ def batch_norm(
     x: mx.array, gamma: mx.array, beta: mx.array, spec: Spec
 ) -> tuple[mx.array, ChannelVectors, ChannelVectors, mx.array]:
     """`normalized`, by scale and shift (c,) that are there."""
-    if spec.processes is not None and _by_nccl(x, spec):
-        return batch_by_nccl.normalized(x, None, (gamma, beta), spec.processes, _norm(spec))
+    if (group := _over_nccl(x, spec)) is not None:
+        return batch_by_nccl.normalized(x, None, (gamma, beta), group, _norm(spec))
     if not _at_once(x, spec):
         return _batch_norm_in_parts(x, gamma, beta, spec)
     outputs = _, vector, _ = _outputs(x, spec)
@@ -196,7 +196,7 @@ def _batch_norm_in_parts(
 @batch_norm.vjp
 def _batch_norm_vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
     (x, gamma, beta), (dy, dmean, dvar, _), (_, mean, var, count) = arrays, cotangents, outputs
-    short = launch.backend(spec.stream) == "cpu" or spec.processes is not None and _by_nccl(x, spec)
+    short = launch.backend(spec.stream) == "cpu" or _over_nccl(x, spec) is not None
     if short and lazy.is_lazy_zeros(dmean) and lazy.is_lazy_zeros(dvar):
         dmean = dvar = _no_gradient(mean, spec)
     dx, *of_vectors = batch_norm_grad(dy, x, gamma, beta, mean, var, dmean, dvar, count, spec)
@@ -208,8 +208,8 @@ def batch_norm_add(
     x: mx.array, added: mx.array, gamma: mx.array, beta: mx.array, spec: Spec
 ) -> tuple[mx.array, ChannelVectors, ChannelVectors, mx.array]:
     """`batch_norm` with images added before the activation; all images share statistics."""
-    if spec.processes is not None and _by_nccl(x, spec):
-        return batch_by_nccl.normalized(x, added, (gamma, beta), spec.processes, _norm(spec))
+    if (group := _over_nccl(x, spec)) is not None:
+        return batch_by_nccl.normalized(x, added, (gamma, beta), group, _norm(spec))
     if not _at_once(x, spec):
         return _batch_norm_add_in_parts(x, added, gamma, beta, spec)
     outputs = _, vector, _ = _outputs(x, spec)
@@ -290,8 +290,8 @@ def batch_norm_grad(
 
     From dy, x, scale, shift, mean, variance, the gradients that others have of those two, and the count.
     """
-    if spec.processes is not None and _by_nccl(x, spec) and dmean.shape != mean.shape:
-        return batch_by_nccl.gradients(dy, x, (gamma, beta), (mean, var), count, spec.processes, _norm(spec))
+    if (group := _over_nccl(x, spec)) is not None and dmean.shape != mean.shape:
+        return batch_by_nccl.gradients(dy, x, (gamma, beta), (mean, var), count, group, _norm(spec))
     if not _at_once(x, spec):
         return _batch_norm_grad_in_parts(dy, x, gamma, beta, mean, var, dmean, dvar, count, spec)
     outputs = _, vector, _ = _outputs(x, spec)
@@ -350,8 +350,9 @@ def _batch_norm_grad_in_parts(
 # Both ---------------------------------------------------------------------------------------------------
 
 
-def _by_nccl(x: mx.array, spec: Spec) -> bool:
-    return x.size > 0 and nccl_messages.are_sent(spec.stream)
+def _over_nccl(x: mx.array, spec: Spec) -> Group | None:
+    """The processes, where their statistics go through NCCL."""
+    return spec.processes if spec.processes and x.size and nccl_messages.are_sent(spec.stream) else None
 
 
 def _norm(spec: Spec) -> NormSpec:

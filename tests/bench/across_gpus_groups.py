@@ -8,7 +8,6 @@ import os
 import queue
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from support import groups
 
 ROOT = Path(__file__).parents[2]
 MARK = "@ "  # begins a line that is an answer; libraries print lines of their own
@@ -28,7 +29,8 @@ class Failed(Exception):
 
 def environment(size: int, on_gpu: bool, folder: Path) -> list[dict[str, str]]:
     """The variables of each rank: those of ``mlx.launch``, and those that PyTorch reads."""
-    ports = _free_ports(size + 2)
+    first = groups.ports(size + 2)
+    ports = range(first, first + size + 2)
     shared = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "docs/examples"), os.environ.get("PYTHONPATH", "")]),
@@ -136,11 +138,3 @@ def _read(stream: Any, answers: queue.Queue[str | None]) -> None:
         if line.startswith(MARK):
             answers.put(line.removeprefix(MARK))
     answers.put(None)
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]

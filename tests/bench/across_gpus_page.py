@@ -40,7 +40,7 @@ _COLUMNS = ("part", "library", "gpus", "kind", "ahead", "number", "rank", "value
 class Side(NamedTuple):
     """A library on so many GPUs, with statistics of one kind, and a limit to its launches if it is ours."""
 
-    library: str
+    name: str
     gpus: int
     kind: str
     ahead: float | None
@@ -88,12 +88,12 @@ class Measured:
     def sides(self) -> list[Side]:
         """Those that have turns, in their order."""
         return sorted(
-            dict.fromkeys(turn.side for turn in self.turns), key=lambda side: (side.library == "PyTorch", side.gpus)
+            dict.fromkeys(turn.side for turn in self.turns), key=lambda side: (side.name == "PyTorch", side.gpus)
         )
 
     def scaling(self, side: Side, ahead: float | None) -> list[float]:
         """Round by round, images a second of several GPUs over those of one with that limit, times their number."""
-        return _ratios(self.of(Side(side.library, 1, OWN, ahead)), self.of(side))
+        return _ratios(self.of(Side(side.name, 1, OWN, ahead)), self.of(side))
 
     def synchronising(self, side: Side) -> list[float]:
         """Round by round, a step with synchronised statistics over one without."""
@@ -122,7 +122,7 @@ def write(folder: Path, measured: Measured) -> str:
         default=mlx_settings.PERCENT,
         examples=EXAMPLES,
         steps=measured.steps,
-        pytorch=_PYTORCH.format(dtype=options.dtype) if any(s.library != OURS for s in measured.sides()) else "",
+        pytorch=_PYTORCH.format(dtype=options.dtype) if any(side.name != OURS for side in measured.sides()) else "",
     )
     parts = [f"# Training on {max(measured.gpus)} GPUs", method, report.table(["machine", ""], _told(measured.facts))]
     parts += ["## Speed", report.table(_SPEED, [_speed(measured, side) for side in measured.sides()])]
@@ -162,10 +162,10 @@ def _speed(measured: Measured, side: Side) -> list[str]:
     launched = stats.median([turn.launched for turn in found])
     speed = measured.options.batch * side.gpus / seconds
     peaks = [max(of_rank) / 1e9 for of_rank in zip(*(turn.peaks for turn in found), strict=True)]
-    default = float(mlx_settings.PERCENT) if side.library == OURS else None
+    default = float(mlx_settings.PERCENT) if side.name == OURS else None
     scaled = side.gpus > 1
     return [
-        *(side.library, str(side.gpus), side.kind, "" if side.ahead is None else f"{side.ahead:g}"),
+        *(side.name, str(side.gpus), side.kind, "" if side.ahead is None else f"{side.ahead:g}"),
         *(f"{1e3 * seconds:.1f}", f"{1e3 * launched:.1f}", f"{speed:.0f}"),
         _ratio(measured.scaling(side, side.ahead)) if scaled else "",
         _ratio(measured.scaling(side, default)) if scaled and default is not None else "",
@@ -227,7 +227,7 @@ def _event(event: Event) -> list[str]:
 def _records(measured: Measured) -> Iterator[list[object]]:
     for turn in measured.turns:
         side = turn.side
-        head = [side.library, side.gpus, side.kind, "" if side.ahead is None else f"{side.ahead:g}", turn.round]
+        head = [side.name, side.gpus, side.kind, "" if side.ahead is None else f"{side.ahead:g}", turn.round]
         yield ["speed", *head, "", f"{turn.seconds:.6g}", "s a step", ""]
         yield ["speed", *head, "", f"{turn.launched:.6g}", "s a step, launched", ""]
         yield from (["speed", *head, rank, peak, "bytes", ""] for rank, peak in enumerate(turn.peaks))

@@ -33,11 +33,11 @@ class Steps(NamedTuple):
     """What a library offers."""
 
     begin: Callable[[str], Callable[[], None]]  # a new model with statistics of that kind; the result launches a step
-    set_ahead: Callable[[float], None]  # MPSFUNC_RUN_AHEAD
     wait: Callable[[], None]
     peak: Callable[[], int]
     reset_peak: Callable[[], None]
-    losses: Callable[[], list[float]]
+    set_ahead: Callable[[float], None] | None = None  # MPSFUNC_RUN_AHEAD, which is ours alone
+    losses: Callable[[], list[float]] | None = None  # which are only compared with our own
 
 
 def of_mlx(options: Options) -> Steps:
@@ -83,7 +83,7 @@ def of_mlx(options: Options) -> Steps:
         values: list[float] = (mx.distributed.all_sum(found, group=group) / group.size()).tolist()
         return values
 
-    return Steps(begin, set_ahead, wait, mx.get_peak_memory, mx.reset_peak_memory, losses)
+    return Steps(begin, wait, mx.get_peak_memory, mx.reset_peak_memory, set_ahead, losses)
 
 
 def of_torch(options: Options) -> Steps:
@@ -133,13 +133,7 @@ def of_torch(options: Options) -> Steps:
         if options.on_gpu:
             torch.cuda.reset_peak_memory_stats()
 
-    def set_ahead(percent: float) -> None:
-        raise NotImplementedError
-
-    def losses() -> list[float]:
-        raise NotImplementedError
-
-    return Steps(begin, set_ahead, wait, peak, reset_peak, losses)
+    return Steps(begin, wait, peak, reset_peak)
 
 
 def settings() -> str:
@@ -176,6 +170,7 @@ def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if request["do"] == "losses":
+            assert steps.losses
             answer({"losses": steps.losses()})
         elif request["do"] == "begin":
             step = None  # frees the model before
@@ -187,6 +182,7 @@ def main() -> None:
         else:
             assert step
             if request["ahead"] is not None:
+                assert steps.set_ahead
                 steps.set_ahead(request["ahead"])
             answer(turn(steps, step, request["steps"]))
 

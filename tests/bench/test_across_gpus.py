@@ -52,6 +52,7 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
     assert "there were 3. In a turn" in page and "A group takes 3 turns of each kind" in page
     assert "| 2 | stopped | 0 | 31.2 | 1 | mpsfunc: rank 0 took no step in 30 s and ends |" in page
     assert set(targets(page).values()) == {"met"} and len(targets(page)) == 5
+    assert "DistributedDataParallel" not in page  # which has no rows here
     records = list(csv.DictReader((tmp_path / "distributed_2.csv").read_text().splitlines()))
     assert len([each for each in records if each["unit"] == "s a step"]) == len(measured().turns)
     assert {"part": "fact", "kind": "commit", "value": "abc"}.items() <= records[-1].items()
@@ -195,5 +196,7 @@ def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert across_gpus.main(["--quick", "--libraries", OURS, "--ahead", str(EXAMPLES), "--out", str(tmp_path)]) == 0
     page = (tmp_path / "distributed_2.md").read_text()
     assert "## What failed" not in page, page
+    command = f"python -m tests.bench.across_gpus --quick --libraries {OURS} --ahead {EXAMPLES}"
+    assert f"| command | `{command}` |" in page
     assert targets(page)["losses, 2 processes and one, largest difference"] == "met"
     assert "round 0 took" in capsys.readouterr().out

@@ -40,19 +40,22 @@ def test_the_example_has_the_same_losses_with_two_processes(
         np.testing.assert_allclose(json.loads((tmp_path / f"{rank}.json").read_text()), losses, rtol=1e-3)
 
 
-def test_a_process_that_stops_ends_all_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("others", [1, 2])
+def test_a_process_that_stops_ends_all_others(others: int, tmp_path: Path) -> None:
     """Though they wait in an evaluation. Nobody waits for mlx.launch, which waits for the one that is stopped."""
     printed = ""
-    with launched(3, WORKER, str(tmp_path), "stopped", patience=PLENTY) as process:
+    with launched(others + 1, WORKER, str(tmp_path), "stopped", patience=PLENTY) as process:
         assert process.stdout
         late = threading.Timer(PLENTY, process.kill)  # which ends what is read here
         late.start()
         for line in process.stdout:
             printed += line
-            if len(re.findall("exited with code 1", printed)) >= 2:
+            if len(re.findall("exited with code 1", printed)) >= others:
                 break
         late.cancel()
     left = float((tmp_path / "leaving").read_text())
-    for rank in range(2):
-        assert f"mpsfunc: rank {rank} took no step in 2 s and ends; it is at {WORKER}:" in printed, printed
+    # What a process says after the first one has ended, mlx.launch may lose, and the ring may have told it before.
+    said = rf"mpsfunc: rank \d took no step in 2 s and ends; it is at {re.escape(WORKER)}:"
+    assert re.search(said, printed), printed
+    assert len(re.findall("exited with code 1", printed)) == others, printed
     assert time.monotonic() - left < worker.SECONDS + 10

@@ -51,11 +51,11 @@ def test_it_ends_where_nothing_can_be_said(how: str) -> None:
                 except BlockingIOError:
                     break
             os.set_blocking(writer, True)
-        stderr: Any = writer
-        if how == "full":
-            stderr = os.open("/dev/full" if sys.platform == "linux" else os.devnull, os.O_WRONLY)
-        with child(*lines, "time.sleep(60)", stderr=stderr) as process:
-            assert process.wait(PLENTY) == 1
+        full = "/dev/full" if sys.platform == "linux" else os.devnull
+        with open(full, "wb") as file:
+            stderr: Any = file if how == "full" else writer
+            with child(*lines, "time.sleep(60)", stderr=stderr) as process:
+                assert process.wait(PLENTY) == 1
     finally:
         os.close(writer)
         if how != "gone":
