@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -20,12 +22,17 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends signals o
 PLENTY = 60.0
 
 
-def child(*lines: str, **options: Any) -> subprocess.Popen[bytes]:
-    """A Python that runs lines within a watch of one second, the shortest."""
+@contextmanager
+def child(*lines: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A Python that runs lines within a watch of one second, the shortest; afterwards it is killed."""
     body = "\n    ".join(lines)
     text = f"import sys, time, mpsfunc as mf\nwith mf.nn.watch_steps(1, first=1) as watch:\n    {body}"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "MLX_RANK": "3"}
-    return subprocess.Popen([sys.executable, "-c", text], env=environment, **options)
+    with subprocess.Popen([sys.executable, "-c", text], env=environment, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("before", ["pass", "watch.step()"], ids=["first", "later"])
@@ -68,7 +75,8 @@ def test_steps_go_on_for_as_long_as_they_come() -> None:
 
 
 def test_time_for_which_a_process_is_stopped_does_not_count() -> None:
-    lines = "print('here', flush=True)", "watch.step()", "for _ in range(5):", "    time.sleep(0.1)"
+    # It is stopped when the clock has looked since the step.
+    lines = "watch.step()", "time.sleep(0.2)", "print('here', flush=True)", "for _ in range(3):", "    time.sleep(0.1)"
     with child(*lines, stdout=subprocess.PIPE) as process:
         assert process.stdout
         process.stdout.readline()

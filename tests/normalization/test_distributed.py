@@ -314,3 +314,12 @@ def test_no_images_are_an_error_where_others_would_wait_for_them(monkeypatch: py
     with pytest.raises(ValueError, match=r"no images; got x of shape \(0, 2, 2, 3\), expected an image or more"):
         composed._of_nothing(x, spec)
     assert composed._of_nothing(x, spec._replace(processes=None)) is not None
+
+
+def test_counts_of_any_size_go_through_nccl() -> None:
+    """As two numbers that float32 has, in this process's rows; the others are 0, so that a sum gathers."""
+    mean, var = mx.array([1.5, -2.0, 3.0]), mx.array([0.25, 4.0, 1.0])
+    rows = nccl_messages.moments(mean, var, mx.array(2**33 + 5, mx.int64), 1, 3)
+    expected = np.zeros((12, 3))
+    expected[4:8] = np.array(mean), np.array(var), np.full(3, 2**17), np.full(3, 5)
+    np.testing.assert_array_equal(np.array(rows), expected)
