@@ -177,6 +177,16 @@ def tracing() -> bool:
     Whether this thread is inside mx.grad, mx.vmap, mx.compile or another transformation.
     """
 
+def keep_cuda_kernel(name: str, code: bytes) -> int:
+    """
+    Keeps a kernel in an NVIDIA GPU's machine code, and gives the number by which to launch it.
+    """
+
+def launched(outputs: Sequence[mlx.core.array], kernel: int, numbers: Sequence[int], grid: Sequence[int], threadgroup: Sequence[int]) -> list[mlx.core.array]:
+    """
+    The outputs of mx.fast.precompiled_cuda_kernel, launched without it where MLX has no CUDA graphs.
+    """
+
 def mappable(outputs: Sequence[mlx.core.array]) -> list[mlx.core.array]:
     """The outputs of one GPU kernel, so that mx.vmap can pass them by."""
 

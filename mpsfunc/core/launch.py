@@ -25,7 +25,7 @@ from mpsfunc.core.arguments import is_a
 from mpsfunc.core.params import Threadgroup, for_cpu, for_gpu
 
 if TYPE_CHECKING:
-    from mpsfunc.core.nvrtc import Constant
+    from mpsfunc.core.nvrtc import Constant, Kernel
 
 _primitives: Any
 _primitives, _why_no_primitives = native.load()
@@ -250,8 +250,12 @@ def run_kernel(
         compiled = _nvrtc().kernel(*wanted)
         if compiled is not None:
             scalars = [length for i in compiled.sized for length in arrays[i].shape]
-            how |= {"inputs": list(arrays), "scalars": [*scalars, *words], "ensure_row_contiguous": True}
-            return list(mx.fast.precompiled_cuda_kernel(name=compiled.name, compiled_source=compiled.code, **how))
+            numbers = [*scalars, *words]
+            how |= {"inputs": list(arrays), "scalars": numbers, "ensure_row_contiguous": True}
+            made = list(mx.fast.precompiled_cuda_kernel(name=compiled.name, compiled_source=compiled.code, **how))
+            if _primitives is None or options:
+                return made
+            return list(_primitives.launched(made, _kept(compiled), numbers, of.grid, of.threadgroup))
     kernel = _kernel(of.body, (*of.inputs, *(("params",) if words else ())), of.outputs, on_metal)
     given = [*arrays, *((packed(words),) if words else ())]
     return list(kernel(inputs=given, template=list(constants), **how))
@@ -324,6 +328,12 @@ def fused(function: Callable[..., Any]) -> Callable[..., Any]:
         return (function if plain else compiled)(*args)
 
     return call
+
+
+@functools.cache
+def _kept(compiled: Kernel) -> int:
+    """The number of a kernel that the C++ module has taken."""
+    return int(_primitives.keep_cuda_kernel(compiled.name, compiled.code))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,5 +1,6 @@
 // mpsfunc._primitives: one lazy function an operation, and the settings of the pool and the dispatch.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -77,6 +78,21 @@ NB_MODULE(_primitives, m) {
 #undef MPSF_BIND
 
   m.def("tracing", &tracing, "Whether this thread is inside mx.grad, mx.vmap, mx.compile or another transformation.");
+  m.def(
+      "keep_cuda_kernel",
+      [](std::string name, nb::bytes code) {
+        return keep_cuda_kernel(std::move(name), {code.c_str(), code.size()});
+      },
+      "name"_a, "code"_a,
+      "Keeps a kernel in an NVIDIA GPU's machine code, and gives the number by which to launch it.");
+  m.def(
+      "launched",
+      [](std::vector<mx::array> outputs, int kernel, std::vector<int> numbers, std::array<int, 3> grid,
+         std::array<int, 3> threadgroup) {
+        return launched(std::move(outputs), {kernel, std::move(numbers), grid, threadgroup});
+      },
+      "outputs"_a, "kernel"_a, "numbers"_a, "grid"_a, "threadgroup"_a,
+      "The outputs of mx.fast.precompiled_cuda_kernel, launched without it where MLX has no CUDA graphs.");
   m.def("mappable", &mappable, "outputs"_a, "The outputs of one GPU kernel, so that mx.vmap can pass them by.");
   m.def(
       "same", [](const mx::array& a, const mx::array& b) { return a.id() == b.id(); }, "a"_a, "b"_a,

@@ -1,23 +1,16 @@
 #include "binding/run_ahead.h"
 
-#include <type_traits>
 #include <unordered_map>
 
 #include "binding/batches.h"
+#include "binding/cuda_kernel.h"
+#include "binding/libmlx.h"
 #include "mlx/memory.h"
-#include "mlx/scheduler.h"
-
-#if defined(__linux__)
-#include <dlfcn.h>
-#endif
 
 namespace mpsf {
 namespace {
 
-struct CommandEncoder;  // of MLX
-
-// What libmlx exports, looked up by name since its header needs CUDA's and builds for the CPU have none of it. Members
-// take the object first, as C++ on Linux calls them.
+// What is asked of libmlx. Members take the object first, as C++ on Linux calls them.
 struct Backend {
   CommandEncoder& (*encoder_of)(mx::Stream) = nullptr;
   void (*add_completed_handler)(CommandEncoder*, std::function<void()>) = nullptr;
@@ -29,19 +22,10 @@ struct Backend {
 const Backend& backend() {
   static const Backend found = [] {
     Backend b;
-#if defined(__linux__)
-    Dl_info info;
-    if (!dladdr(reinterpret_cast<void*>(&mx::scheduler::scheduler), &info)) return b;
-    void* const libmlx = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-    if (!libmlx) return b;
-    const auto find = [libmlx](auto& function, const char* name) {
-      function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(libmlx, name));
-    };
-    find(b.encoder_of, "_ZN3mlx4core2cu19get_command_encoderENS0_6StreamE");
-    find(b.add_completed_handler, "_ZN3mlx4core2cu14CommandEncoder21add_completed_handlerESt8functionIFvvEE");
-    find(b.commit, "_ZN3mlx4core2cu14CommandEncoder6commitEv");
-    dlclose(libmlx);  // this module holds it
-#endif
+    const Library libmlx(path_of_libmlx());
+    libmlx.find(b.encoder_of, "_ZN3mlx4core2cu19get_command_encoderENS0_6StreamE");
+    libmlx.find(b.add_completed_handler, "_ZN3mlx4core2cu14CommandEncoder21add_completed_handlerESt8functionIFvvEE");
+    libmlx.find(b.commit, "_ZN3mlx4core2cu14CommandEncoder6commitEv");
     return b;
   }();
   return found;
@@ -63,6 +47,7 @@ class CudaStream : public CommandStream {
 };
 
 std::atomic<double> share_ahead{0};
+std::atomic<bool> one_by_one{false};
 std::atomic<size_t> needed{0};
 
 }  // namespace
@@ -70,10 +55,13 @@ std::atomic<size_t> needed{0};
 bool set_run_ahead(double share) {
   if (!backend().complete()) return false;
   share_ahead = share;
+  one_by_one = true;
   return true;
 }
 
 bool counts_launches() { return share_ahead > 0; }
+
+bool launches_one_by_one() { return one_by_one; }
 
 void about_to_launch(mx::Stream stream, const std::vector<mx::array>& in, const std::vector<mx::array>& out) {
   if (!counts_launches()) return;

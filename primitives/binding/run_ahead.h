@@ -9,9 +9,13 @@ namespace mpsf {
 
 namespace mx = mlx::core;
 
-// Lets launches that wait hold so large a share of the memory that the work needs; 0 leaves it to MLX. False where MLX
-// has no CUDA backend that tells when the GPU is through with something.
+// Lets launches that wait hold so large a share of the memory that the work needs; 0 leaves it to MLX. Called where MLX
+// has been told to do without CUDA graphs. False where it has no CUDA backend that tells when the GPU is through with
+// something.
 bool set_run_ahead(double share);
+
+// Whether MLX hands launches over as they come, without CUDA graphs.
+bool launches_one_by_one();
 
 // Whether kernels have to tell that they are launched.
 bool counts_launches();

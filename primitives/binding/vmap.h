@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "binding/cuda_kernel.h"
 #include "binding/run_ahead.h"
 #include "mlx/array.h"
 #include "mlx/primitives.h"
@@ -37,20 +38,22 @@ inline Mapped dropped(mx::Stream stream, const std::vector<mx::Shape>& shapes, c
   return {outputs, std::vector<int>(outputs.size(), -1)};  // -1: not mapped
 }
 
-// A kernel of MLX's own making (mx.fast.metal_kernel, mx.fast.cuda_kernel) with a vmap added, and launched no further
-// ahead of the GPU than memory allows.
+// A kernel of MLX's own making (mx.fast.metal_kernel, mx.fast.cuda_kernel) with a vmap added, launched no further ahead
+// of the GPU than memory allows, and without MLX where that is known how.
 class GpuKernel : public mx::Primitive {
  public:
-  GpuKernel(std::shared_ptr<mx::Primitive> kernel, std::vector<mx::Shape> shapes, std::vector<mx::Dtype> dtypes)
+  GpuKernel(std::shared_ptr<mx::Primitive> kernel, std::vector<mx::Shape> shapes, std::vector<mx::Dtype> dtypes,
+            CudaLaunch launch)
       : Primitive(kernel->stream()),
         kernel_(std::move(kernel)),
         shapes_(std::move(shapes)),
-        dtypes_(std::move(dtypes)) {}
+        dtypes_(std::move(dtypes)),
+        launch_(std::move(launch)) {}
 
   void eval_cpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override { kernel_->eval_cpu(in, out); }
   void eval_gpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
     about_to_launch(stream(), in, out);
-    kernel_->eval_gpu(in, out);
+    if (!launch_directly(launch_, stream(), in, out)) kernel_->eval_gpu(in, out);
   }
   Mapped vmap(const std::vector<mx::array>&, const std::vector<int>&) override {
     return dropped(stream(), shapes_, dtypes_);
@@ -65,6 +68,7 @@ class GpuKernel : public mx::Primitive {
   std::shared_ptr<mx::Primitive> kernel_;
   std::vector<mx::Shape> shapes_;
   std::vector<mx::Dtype> dtypes_;
+  CudaLaunch launch_;
 };
 
 // Whether this thread is inside a transformation. Arrays do not tell: an inner transformation takes the mark off those
@@ -107,18 +111,29 @@ inline std::optional<int64_t> known_count(const mx::array& a) {
   return *a.data<int64_t>();
 }
 
-// The outputs of one GPU kernel; of a GpuKernel while a transformation looks on or launches are counted, and otherwise
-// as they are.
-inline std::vector<mx::array> mappable(std::vector<mx::array> outputs) {
-  if (outputs.empty() || !(tracing() || counts_launches()) || !outputs[0].has_primitive()) return outputs;
+// The outputs of one GPU kernel as those of a GpuKernel, which they may be already.
+inline std::vector<mx::array> of_gpu_kernel(std::vector<mx::array> outputs, CudaLaunch launch) {
+  if (outputs.empty() || !outputs[0].has_primitive()) return outputs;
+  if (dynamic_cast<const GpuKernel*>(outputs[0].primitive_ptr().get())) return outputs;
   std::vector<mx::Shape> shapes;
   std::vector<mx::Dtype> dtypes;
   for (const mx::array& a : outputs) {
     shapes.push_back(a.shape());
     dtypes.push_back(a.dtype());
   }
-  auto kernel = std::make_shared<GpuKernel>(outputs[0].primitive_ptr(), shapes, dtypes);
+  auto kernel = std::make_shared<GpuKernel>(outputs[0].primitive_ptr(), shapes, dtypes, std::move(launch));
   return mx::array::make_arrays(std::move(shapes), dtypes, std::move(kernel), outputs[0].inputs());
+}
+
+// The outputs of one GPU kernel; of a GpuKernel while a transformation looks on or launches are counted, and otherwise
+// as they are.
+inline std::vector<mx::array> mappable(std::vector<mx::array> outputs) {
+  return tracing() || counts_launches() ? of_gpu_kernel(std::move(outputs), {}) : outputs;
+}
+
+// The outputs of one kernel in machine code; of a GpuKernel that launches it without MLX, where there are no CUDA graphs.
+inline std::vector<mx::array> launched(std::vector<mx::array> outputs, CudaLaunch launch) {
+  return launches_one_by_one() ? of_gpu_kernel(std::move(outputs), std::move(launch)) : outputs;
 }
 
 }  // namespace mpsf

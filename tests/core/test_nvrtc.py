@@ -288,6 +288,45 @@ def test_a_launch_tells_the_lengths_that_a_kernel_asks_about_and_its_parameters(
     assert on_cuda[0]["scalars"] == [3, 5, 7, -9] and on_cuda[0]["init_value"] == 0.5
 
 
+@pytest.mark.needs_cpu_module
+def test_machine_code_is_handed_to_the_module_once(on_cuda: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_nvrtc, "compiler", lambda device: Fake())
+    module, kept, asked = launch.optional_module(), [], []
+
+    class Module:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(module, name)
+
+        def keep_cuda_kernel(self, name: str, code: bytes) -> int:
+            kept.append((name, code))
+            return len(kept) + 10
+
+        def launched(self, made: list[mx.array], *how: Any) -> list[mx.array]:
+            asked.append(how)
+            return made
+
+    launch._kept.cache_clear()
+    monkeypatch.setattr(launch, "_primitives", Module())
+    for images in (2, 3):
+        mf.avg_pool(mx.ones((images, 6, 4, 8)), 2)
+    launch._kept.cache_clear()
+    assert kept == [("mpsfunc_avg_pool", on_cuda[0]["compiled_source"])] and len(asked) == len(on_cuda) == 2
+    for how, mlx in zip(asked, on_cuda, strict=True):
+        assert how == (11, mlx["scalars"], mlx["grid"], mlx["threadgroup"])
+    stage = KernelLaunch("sum_partials", ("partial",), ("total",), (((5,), mx.float32),), (5, 1, 1), (5, 1, 1), None)
+    launch.run_kernel(stage, [mx.ones((3, 5))], mx.default_stream(mx.cpu), init_value=0.5)
+    assert len(asked) == 2  # only MLX fills outputs first
+
+
+@pytest.mark.skipif(mx.cuda.is_available(), reason="with MLX's CUDA backend they are launched")
+@pytest.mark.needs_cpu_module
+def test_without_a_cuda_backend_outputs_stay_as_mlx_made_them() -> None:
+    made = mx.ones((3,))
+    module = launch.optional_module()
+    (same,) = module.launched([made], module.keep_cuda_kernel("k", b"code"), [1], (1, 1, 1), (1, 1, 1))
+    assert module.same(same, made)
+
+
 def test_without_a_compiler_mlx_gets_the_text(on_cuda: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_nvrtc, "compiler", lambda device: None)
     launch._kernel.cache_clear()
