@@ -1,5 +1,5 @@
-// Kernels in machine code, launched on NVIDIA GPUs without MLX's own primitive for them. That one takes a digest of the
-// whole code and looks the kernel up by two names at each launch, which for small images takes longer than the kernel.
+// Kernels in machine code, launched on NVIDIA GPUs without MLX's own primitive for them, which at each launch takes a
+// digest of the whole code and looks the kernel up by two names.
 #pragma once
 #include <array>
 #include <string>
