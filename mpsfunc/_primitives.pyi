@@ -182,6 +182,11 @@ def keep_cuda_kernel(name: str, code: bytes) -> int:
     Keeps a kernel in an NVIDIA GPU's machine code, and gives the number by which to launch it.
     """
 
+def launches_directly() -> bool:
+    """
+    Whether kernels in machine code are launched without MLX's primitive for them.
+    """
+
 def launched(outputs: Sequence[mlx.core.array], kernel: int, numbers: Sequence[int], grid: Sequence[int], threadgroup: Sequence[int]) -> list[mlx.core.array]:
     """
     The outputs of mx.fast.precompiled_cuda_kernel, launched without it where MLX has no CUDA graphs.

@@ -86,6 +86,9 @@ NB_MODULE(_primitives, m) {
       "name"_a, "code"_a,
       "Keeps a kernel in an NVIDIA GPU's machine code, and gives the number by which to launch it.");
   m.def(
+      "launches_directly", [] { return launches_one_by_one() && cuda_functions().complete(); },
+      "Whether kernels in machine code are launched without MLX's primitive for them.");
+  m.def(
       "launched",
       [](std::vector<mx::array> outputs, int kernel, std::vector<int> numbers, std::array<int, 3> grid,
          std::array<int, 3> threadgroup) {

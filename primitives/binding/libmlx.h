@@ -3,44 +3,46 @@
 #pragma once
 #include <type_traits>
 
-#include "mlx/scheduler.h"
-
 #if defined(__linux__)
 #include <dlfcn.h>
+
+#include "mlx/scheduler.h"
 #endif
 
 namespace mpsf {
 
-// Sets pointers to functions of a library that is loaded already; null where there is none.
+#if defined(__linux__)
 class Library {
  public:
-#if defined(__linux__)
-  explicit Library(const char* name) : library_(dlopen(name, RTLD_LAZY | RTLD_NOLOAD)) {}
+  // One that is loaded already; nothing is found in one that is not.
+  explicit Library(const char* name) : library_(name ? dlopen(name, RTLD_LAZY | RTLD_NOLOAD) : nullptr) {}
   ~Library() {
     if (library_) dlclose(library_);  // others hold it
   }
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+
   template <typename Function>
   void find(Function& function, const char* name) const {
     if (library_) function = reinterpret_cast<std::decay_t<Function>>(dlsym(library_, name));
   }
-#else
-  explicit Library(const char*) {}
-  template <typename Function>
-  void find(Function&, const char*) const {}
-#endif
-  Library(const Library&) = delete;
-  Library& operator=(const Library&) = delete;
 
  private:
-  void* library_ = nullptr;
+  void* library_;
 };
 
 inline const char* path_of_libmlx() {
-#if defined(__linux__)
   Dl_info info;
-  if (dladdr(reinterpret_cast<void*>(&mlx::core::scheduler::scheduler), &info)) return info.dli_fname;
-#endif
-  return "";
+  return dladdr(reinterpret_cast<void*>(&mlx::core::scheduler::scheduler), &info) ? info.dli_fname : nullptr;
 }
+#else
+struct Library {  // nothing is found elsewhere, where MLX has no CUDA backend
+  explicit Library(const char*) {}
+  template <typename Function>
+  void find(Function&, const char*) const {}
+};
+
+inline const char* path_of_libmlx() { return nullptr; }
+#endif
 
 }  // namespace mpsf

@@ -131,7 +131,8 @@ inline std::vector<mx::array> mappable(std::vector<mx::array> outputs) {
   return tracing() || counts_launches() ? of_gpu_kernel(std::move(outputs), {}) : outputs;
 }
 
-// The outputs of one kernel in machine code; of a GpuKernel that launches it without MLX, where there are no CUDA graphs.
+// The outputs of one kernel in machine code; of a GpuKernel that launches it without MLX, where there are no CUDA
+// graphs.
 inline std::vector<mx::array> launched(std::vector<mx::array> outputs, CudaLaunch launch) {
   return launches_one_by_one() ? of_gpu_kernel(std::move(outputs), std::move(launch)) : outputs;
 }

@@ -26,12 +26,13 @@ from .whole import Cell
 BY_MLX = "by MLX"
 NETWORKS = ("ResNet-50", "MobileNetV2", "ResNet-20")
 ROUNDS, STEPS, WARM = 12, 20, 5
-_METHOD = """Training steps of converted networks, the same as in `python -m tests.bench networks --gpu`, in one process
-a network. *mpsfunc* launches its kernels itself (`primitives/binding/cuda_kernel.cpp`); *by MLX* is the same step,
-whose kernels are launched by `mx.fast.precompiled_cuda_kernel`. The two take turns, {rounds} each: {warm} steps are
-not counted, then {steps} are launched without waiting for each other, and their mean counts. Times are medians of the
-turns, and the ratio is the median of the turns' ratios, with a bootstrap interval of 95 %. Both have computed the
-same losses, bit for bit, in the first {steps} steps. Written by `python -m tests.bench.launching`."""
+_METHOD = """Training steps of converted networks, the same as in `python -m tests.bench networks --gpu`, all in one
+process, in this order. So the later ones may run ahead by the memory that the first one needs. *mpsfunc* launches its
+kernels itself (`primitives/binding/cuda_kernel.cpp`); *by MLX* is the same step, whose kernels are launched by
+`mx.fast.precompiled_cuda_kernel`. The two take turns, {rounds} each: {warm} steps are not counted, then {steps} are
+launched without waiting for each other, and their mean counts. Times are medians of the turns, and the ratio is the
+median of the turns' ratios, with a bootstrap interval of 95 %. Both have computed the same losses, bit for bit, in
+the first {steps} steps. Written by `python -m tests.bench.launching`."""
 
 
 class LeftToMLX:
@@ -53,8 +54,7 @@ def steps(cell: Cell, folder: Path, name: str) -> tuple[Runner, list[float]]:
     runner = networks_turns.built(networks_turns.OURS, cell, folder)
     module = launch.optional_module()
     with mock.patch.object(launch, "_primitives", LeftToMLX(module) if name == BY_MLX else module):
-        first = runner.run(1)
-    return runner, [first, *(runner.run(1) for _ in range(STEPS - 1))]
+        return runner, [runner.run(1) for _ in range(STEPS)]
 
 
 def line(network: str, ours: Sequence[float], by_mlx: Sequence[float]) -> list[str]:
@@ -88,8 +88,8 @@ def main(args: argparse.Namespace) -> None:
     cells = [
         cell for cell in whole.cells("gpu") if cell.trains and cell.dtype == "bfloat16" and cell.network in args.only
     ]
-    if not launch.optional_module().set_run_ahead(0.1) or not mx.cuda.is_available():
-        raise SystemExit("launching: expected an NVIDIA GPU")
+    if not launch.optional_module().launches_directly():
+        raise SystemExit("launching: MLX launches here; expected an NVIDIA GPU, without CUDA graphs")
     lines = [measured(cell) for cell in cells]
     facts = report.gpu_facts(args.commit or report.commit(), *gpu.card())
     method = _METHOD.format(rounds=ROUNDS, steps=STEPS, warm=WARM)

@@ -37,7 +37,7 @@ def test_only_one_side_s_steps_are_traced_with_launches_by_mlx(monkeypatch: pyte
         found: dict[str, Any] = {
             name: launching.steps(cell, Path(folder), name) for name in (networks_turns.OURS, launching.BY_MLX)
         }
-    assert seen == [False] * launching.STEPS + [True, *[False] * (launching.STEPS - 1)]
+    assert seen == [False] * launching.STEPS + [True] * launching.STEPS
     assert [losses for _, losses in found.values()] == [[0.5] * launching.STEPS] * 2 and launch._primitives is module
 
 

@@ -112,6 +112,7 @@ void run(const char* name, int kernel, const std::vector<mx::array>& in) {
 int main() {
   const int one = mpsf::keep_cuda_kernel("k", "first"), other = mpsf::keep_cuda_kernel("k", "other");
   const int nameless = mpsf::keep_cuda_kernel("?", "nameless"), foreign = mpsf::keep_cuda_kernel("k", "foreign");
+  const int broken = mpsf::keep_cuda_kernel("k", "broken");
   const mx::array a = in_buffer(0), b = in_buffer(1);
   run("first", one, {a, later(b, 12)});
   run("again", one, {a, b});
@@ -122,6 +123,10 @@ int main() {
   run("no kernel", -1, {a});
   run("no such function", nameless, {a});
   run("no such function, again", nameless, {a});
+  loads_fail = true;
+  run("does not load", broken, {a});
+  loads_fail = false;
+  run("does not load, again", broken, {a});
   unknown = true;
   run("no buffer", foreign, {a});
   unknown = false;

@@ -23,6 +23,8 @@ ASKED = {
     "no kernel": "0; loads 0 rooms 0 reads 0 writes 0",
     "no such function": "0; loads 1 rooms 0 reads 0 writes 0",
     "no such function, again": "0; loads 0 rooms 0 reads 0 writes 0",
+    "does not load": "0; loads 1 rooms 0 reads 0 writes 0",
+    "does not load, again": "0; loads 0 rooms 0 reads 0 writes 0",
     "no buffer": "0; loads 1 rooms 1 reads 0 writes 0",
     "no buffer, again": "0; loads 0 rooms 0 reads 0 writes 0",
     "no CUDA": "0; loads 0 rooms 0 reads 0 writes 0",
@@ -35,6 +37,12 @@ FAULTS = (
     ("loaded.try_emplace(context,", "loaded.try_emplace(nullptr,", "another GPU"),
     ("std::min(launch.threadgroup[i], launch.grid[i])", "launch.threadgroup[i]", "first"),
     ("+ launch.threadgroup[i] - 1)", ")", "first"),
+    (
+        "functions.load(&module, code.code.data()) == kSuccess",
+        "functions.load(&module, code.code.data()) >= 0",
+        "does not load",
+    ),
+    ("  for (const mx::array& a : in) functions.reads(&encoder, a);\n", "", "first"),
     ("    leave_to_mlx(launch.kernel, context);", "    //", "no buffer, again"),
 )
 
