@@ -195,6 +195,11 @@ def launched(outputs: Sequence[mlx.core.array], kernel: int, numbers: Sequence[i
 def mappable(outputs: Sequence[mlx.core.array]) -> list[mlx.core.array]:
     """The outputs of one GPU kernel, so that mx.vmap can pass them by."""
 
+def reading_directly(outputs: Sequence[mlx.core.array], stopped: Sequence[mlx.core.array], arrays: Sequence[mlx.core.array]) -> list[mlx.core.array]:
+    """
+    What an operation made of arrays behind mx.stop_gradient, with kernels that read the arrays themselves.
+    """
+
 def same(a: mlx.core.array, b: mlx.core.array) -> bool:
     """
     Whether two objects hold one array; not so once either has been changed in place.

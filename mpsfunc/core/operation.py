@@ -155,7 +155,8 @@ class Operation(Generic[P, R]):
             before, _inside.an_operation = _inside.an_operation, True
             try:
                 # mx.jvp walks into what is behind the rule unless it is cut off.
-                return run(*[mx.stop_gradient(a) for a in arrays], static.spec)
+                stopped = [mx.stop_gradient(a) for a in arrays]
+                return launch.read_directly(run(*stopped, static.spec), stopped, arrays)
             finally:
                 _inside.an_operation = before
 

@@ -93,16 +93,11 @@ inline void allocate(mx::array& a) {
   a.copy_shared_buffer(a, a.strides(), a.flags(), a.size(), static_cast<int64_t>(ahead / a.itemsize()));
 }
 
-class CpuOp : public mx::Primitive {
+class CpuOp : public Kernel {
  public:
   CpuOp(mx::Stream stream, Op op, std::vector<int> params, std::vector<mx::Shape> in, std::vector<mx::Shape> out,
         std::vector<mx::Dtype> dtypes)
-      : Primitive(stream),
-        op_(op),
-        params_(std::move(params)),
-        in_(std::move(in)),
-        out_(std::move(out)),
-        dtypes_(std::move(dtypes)) {}
+      : Kernel(stream, std::move(out), std::move(dtypes)), op_(op), params_(std::move(params)), in_(std::move(in)) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
     auto& encoder = mx::cpu::get_command_encoder(stream());
@@ -135,15 +130,11 @@ class CpuOp : public mx::Primitive {
     throw std::runtime_error(std::string(name()) + ": this primitive runs on the CPU only");
   }
 
-  Mapped vmap(const std::vector<mx::array>&, const std::vector<int>&) override {
-    return dropped(stream(), out_, dtypes_);
-  }
-
   const char* name() const override { return op_name(op_); }
 
   bool is_equivalent(const mx::Primitive& other) const override {
     const auto& that = static_cast<const CpuOp&>(other);
-    return op_ == that.op_ && params_ == that.params_ && in_ == that.in_ && out_ == that.out_ &&
+    return op_ == that.op_ && params_ == that.params_ && in_ == that.in_ && shapes_ == that.shapes_ &&
            dtypes_ == that.dtypes_;
   }
 
@@ -154,14 +145,13 @@ class CpuOp : public mx::Primitive {
         throw std::invalid_argument(std::string(name()) + ": traced for other shapes; compile without shapeless");
       }
     }
-    return out_;
+    return shapes_;
   }
 
  private:
   Op op_;
   std::vector<int> params_;
-  std::vector<mx::Shape> in_, out_;
-  std::vector<mx::Dtype> dtypes_;
+  std::vector<mx::Shape> in_;
 };
 
 }  // namespace mpsf

@@ -1,11 +1,16 @@
-// What mx.vmap needs of a kernel. MLX maps not only a custom function's own rule but also every primitive
-// behind the function, and then drops what those gave. So each of our primitives has a vmap, and its
-// result says so if anything ever asks for its values.
+// What mx.vmap and mx.jvp need of a kernel. MLX maps not only a custom function's own rule but also every primitive
+// behind the function, and differentiates it, and then drops what those gave. So each of our primitives has a vmap and
+// a jvp, and their results say so if anything ever asks for their values.
 #pragma once
+#include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -29,34 +34,48 @@ class Dropped : public mx::Primitive {
 
  private:
   [[noreturn]] static void fail() {
-    throw std::logic_error("mpsfunc: a kernel was mapped without the rule of its operation");
+    throw std::logic_error("mpsfunc: a kernel was mapped or differentiated without the rule of its operation");
   }
 };
 
-inline Mapped dropped(mx::Stream stream, const std::vector<mx::Shape>& shapes, const std::vector<mx::Dtype>& dtypes) {
-  auto outputs = mx::array::make_arrays(shapes, dtypes, std::make_shared<Dropped>(stream), {});
-  return {outputs, std::vector<int>(outputs.size(), -1)};  // -1: not mapped
+inline std::vector<mx::array> dropped(mx::Stream stream, const std::vector<mx::Shape>& shapes,
+                                      const std::vector<mx::Dtype>& dtypes) {
+  return mx::array::make_arrays(shapes, dtypes, std::make_shared<Dropped>(stream), {});
 }
+
+// A primitive of ours.
+class Kernel : public mx::Primitive {
+ public:
+  Kernel(mx::Stream stream, std::vector<mx::Shape> shapes, std::vector<mx::Dtype> dtypes)
+      : Primitive(stream), shapes_(std::move(shapes)), dtypes_(std::move(dtypes)) {}
+
+  Mapped vmap(const std::vector<mx::array>&, const std::vector<int>&) override {
+    return {dropped(stream(), shapes_, dtypes_), std::vector<int>(shapes_.size(), -1)};  // -1: not mapped
+  }
+  std::vector<mx::array> jvp(const std::vector<mx::array>&, const std::vector<mx::array>&,
+                             const std::vector<int>&) override {
+    return dropped(stream(), shapes_, dtypes_);
+  }
+
+ protected:
+  std::vector<mx::Shape> shapes_;  // of its outputs
+  std::vector<mx::Dtype> dtypes_;
+};
 
 // A kernel of MLX's own making (mx.fast.metal_kernel, mx.fast.cuda_kernel) with a vmap added, launched no further ahead
 // of the GPU than memory allows, and without MLX where that is known how.
-class GpuKernel : public mx::Primitive {
+class GpuKernel : public Kernel {
  public:
   GpuKernel(std::shared_ptr<mx::Primitive> kernel, std::vector<mx::Shape> shapes, std::vector<mx::Dtype> dtypes,
             CudaLaunch launch)
-      : Primitive(kernel->stream()),
+      : Kernel(kernel->stream(), std::move(shapes), std::move(dtypes)),
         kernel_(std::move(kernel)),
-        shapes_(std::move(shapes)),
-        dtypes_(std::move(dtypes)),
         launch_(std::move(launch)) {}
 
   void eval_cpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override { kernel_->eval_cpu(in, out); }
   void eval_gpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
     about_to_launch(stream(), in, out);
     if (!launch_directly(launch_, stream(), in, out)) kernel_->eval_gpu(in, out);
-  }
-  Mapped vmap(const std::vector<mx::array>&, const std::vector<int>&) override {
-    return dropped(stream(), shapes_, dtypes_);
   }
   std::vector<mx::array> as_mlx_makes_it(const std::vector<mx::array>& inputs) const {
     return mx::array::make_arrays(shapes_, dtypes_, kernel_, inputs);
@@ -66,8 +85,6 @@ class GpuKernel : public mx::Primitive {
 
  private:
   std::shared_ptr<mx::Primitive> kernel_;
-  std::vector<mx::Shape> shapes_;
-  std::vector<mx::Dtype> dtypes_;
   CudaLaunch launch_;
 };
 
@@ -80,6 +97,42 @@ inline bool tracing() {
     return a;
   }();
   return marked->is_tracer();
+}
+
+// What an operation made of arrays behind mx.stop_gradient, whose kernels now read the arrays themselves: they need
+// none before them, and each would be a node of every step. So do conversions whose results only kernels read. Other
+// operations of MLX do not, as mx.jvp would ask them for derivatives.
+inline std::vector<mx::array> reading_directly(std::vector<mx::array> outputs, const std::vector<mx::array>& stopped,
+                                               const std::vector<mx::array>& arrays) {
+  std::unordered_map<uintptr_t, const mx::array*> known;
+  for (size_t i = 0; i < stopped.size(); ++i) known.emplace(stopped[i].id(), &arrays.at(i));
+  std::unordered_set<uintptr_t> seen, read_by_mlx;
+  std::vector<mx::array> made;  // what an array is made of stands before it
+  std::function<void(mx::array&)> visit = [&](mx::array& a) {
+    if (a.status() != mx::array::Status::unscheduled || !a.has_primitive() || known.contains(a.id())) return;
+    if (!seen.insert(a.id()).second) return;
+    for (mx::array& each : a.siblings()) seen.insert(each.id());
+    for (mx::array& input : a.inputs()) visit(input);
+    made.push_back(a);
+  };
+  for (mx::array& each : outputs) visit(each);
+  std::reverse(made.begin(), made.end());
+  for (mx::array& a : made) {
+    const std::string_view name = a.primitive().name();
+    const bool converts = name == "Contiguous" || name == "AsType";
+    const bool direct = dynamic_cast<const Kernel*>(&a.primitive()) || (converts && !read_by_mlx.contains(a.id()));
+    for (mx::array each : a.outputs()) {
+      for (mx::array& input : each.inputs()) {
+        const auto found = known.find(input.id());
+        if (!direct) {
+          read_by_mlx.insert(input.id());
+        } else if (found != known.end()) {
+          input = *found->second;
+        }
+      }
+    }
+  }
+  return outputs;
 }
 
 // Whether an array is MLX's zeros(), not evaluated yet: a Full of a Broadcast of one zero.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +11,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import pytest
 
+import mpsfunc as mf
 from mpsfunc.core import launch
 from mpsfunc.core.operation import Arrays, Gradients, Mapped, Operation, Tangents, operation
 
@@ -241,3 +244,25 @@ def test_an_operation_reads_like_its_function() -> None:
     square = squaring()
     assert (square.name, square.__name__, square.__doc__) == ("square", "square", "Its doc.")
     assert square.__qualname__.endswith("squaring.<locals>.square") and square.__module__ == __name__
+
+
+# Nodes that MLX's transformations leave ------------------------------------------------------------------
+
+
+def stops(*arrays: mx.array) -> int:
+    """How many nodes that do nothing but stop gradients arrays are made of."""
+    text = io.StringIO()
+    mx.export_to_dot(text, *arrays)
+    return len(re.findall(r'label ?="StopGradient"', text.getvalue()))
+
+
+@pytest.mark.needs_cpu_module
+def test_a_kernel_reads_arrays_without_a_node_before_each() -> None:
+    """What remains is MLX's own, one for each result of an operation."""
+    x, gamma, beta = mx.ones((2, 4, 4, 8)), mx.ones(8), mx.zeros(8)
+    with mx.stream(mx.cpu):
+        y, dx = mx.vjp(mf.relu, [x], [x])
+        assert stops(*y, *dx) == 2
+        y, grads = mx.vjp(lambda *arrays: mf.batch_norm(*arrays), [x, gamma, beta], [x])
+        results = 4 + 3  # the images, their statistics and what they count; and three gradients
+        assert stops(*y, *grads) <= results
