@@ -237,11 +237,22 @@ def test_ratios_of_networks_are_those_of_their_pages() -> None:
     assert narrow == f"training {medians['small', 'bfloat16']} (one network)"
 
     with (ROOT / "docs/benchmarks/networks_h200.csv").open(encoding="utf-8") as file:
-        ratios = {(row["network"], row["side"]): f"{float(row['times_ours']):.2f}" for row in csv.DictReader(file)}
+        known = {
+            (row["mode"], row["side"], row["network"]): f"{float(row['times_ours']):.2f}"
+            for row in csv.DictReader(file)
+        }
     networks = ("ResNet-50", "MobileNetV2")
-    assert {network for network, _ in ratios} == set(networks)
-    eager, compiled = ([ratios[network, side] for network in networks] for side in ("PyTorch", "PyTorch, compiled"))
-    assert here["NVIDIA H200, batch 128"][2] == "training {} and {}".format(*eager)
+    assert {network for _, _, network in known} == set(networks)
+    eager, compiled, beside_compiled = (
+        [known[mode, side, network] for network in networks]
+        for mode, side in (
+            ("training", "PyTorch"),
+            ("training", "PyTorch, compiled"),
+            ("inference", "PyTorch, compiled"),
+        )
+    )
+    told = "training {} and {}; inference of 128 images {} and {}".format(*eager, *beside_compiled)
+    assert here["NVIDIA H200, batch 128"][2] == told
     assert "are {} and {} times\nas fast as with it".format(*compiled) in TEXTS["docs/benchmarks/README.md"]
 
 
