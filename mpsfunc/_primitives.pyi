@@ -195,9 +195,9 @@ def launched(outputs: Sequence[mlx.core.array], kernel: int, numbers: Sequence[i
 def mappable(outputs: Sequence[mlx.core.array]) -> list[mlx.core.array]:
     """The outputs of one GPU kernel, so that mx.vmap can pass them by."""
 
-def reading_directly(outputs: Sequence[mlx.core.array], stopped: Sequence[mlx.core.array], arrays: Sequence[mlx.core.array]) -> list[mlx.core.array]:
+def read_directly(outputs: Sequence[mlx.core.array], stopped: Sequence[mlx.core.array], arrays: Sequence[mlx.core.array]) -> None:
     """
-    What an operation made of arrays behind mx.stop_gradient, with kernels that read the arrays themselves.
+    Has kernels in what was made of arrays behind mx.stop_gradient read the arrays themselves, in place.
     """
 
 def same(a: mlx.core.array, b: mlx.core.array) -> bool:

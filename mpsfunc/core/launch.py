@@ -172,7 +172,7 @@ def after(image: mx.array, arrays: Sequence[mx.array]) -> mx.array:
 def read_directly(made: Any, stopped: list[mx.array], arrays: list[mx.array]) -> Any:
     """What was made, an array or a tuple, of arrays behind `mx.stop_gradient`; our kernels read those themselves."""
     if _primitives is not None:
-        _primitives.reading_directly([made] if is_a(made, mx.array) else [*made], stopped, arrays)
+        _primitives.read_directly([made] if is_a(made, mx.array) else [*made], stopped, arrays)
     return made
 
 

@@ -1,5 +1,5 @@
 // Every operation on the CPU is one lazy MLX primitive: an Op with its ints. Derivatives and vmap are rules
-// of the Python package; vmap.h says what vmap the primitive needs all the same.
+// of the Python package; vmap.h says what vmap and jvp the primitive needs all the same.
 #pragma once
 #include <sys/mman.h>
 

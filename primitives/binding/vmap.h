@@ -25,23 +25,20 @@ namespace mx = mlx::core;
 
 using Mapped = std::pair<std::vector<mx::array>, std::vector<int>>;
 
+// It has no derivatives, by which those of what nobody may use are errors too.
 class Dropped : public mx::Primitive {
  public:
-  using Primitive::Primitive;
+  Dropped(mx::Stream stream, const char* kernel)
+      : Primitive(stream), message_(std::string(kernel) + ": mapped or differentiated without its operation's rule") {}
   void eval_cpu(const std::vector<mx::array>&, std::vector<mx::array>&) override { fail(); }
   void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override { fail(); }
   const char* name() const override { return "mpsfunc::Dropped"; }
 
  private:
-  [[noreturn]] static void fail() {
-    throw std::logic_error("mpsfunc: a kernel was mapped or differentiated without the rule of its operation");
-  }
-};
+  [[noreturn]] void fail() const { throw std::logic_error(message_); }
 
-inline std::vector<mx::array> dropped(mx::Stream stream, const std::vector<mx::Shape>& shapes,
-                                      const std::vector<mx::Dtype>& dtypes) {
-  return mx::array::make_arrays(shapes, dtypes, std::make_shared<Dropped>(stream), {});
-}
+  std::string message_;
+};
 
 // A primitive of ours.
 class Kernel : public mx::Primitive {
@@ -50,16 +47,23 @@ class Kernel : public mx::Primitive {
       : Primitive(stream), shapes_(std::move(shapes)), dtypes_(std::move(dtypes)) {}
 
   Mapped vmap(const std::vector<mx::array>&, const std::vector<int>&) override {
-    return {dropped(stream(), shapes_, dtypes_), std::vector<int>(shapes_.size(), -1)};  // -1: not mapped
+    return {dropped({}), std::vector<int>(shapes_.size(), -1)};  // -1: not mapped
   }
-  std::vector<mx::array> jvp(const std::vector<mx::array>&, const std::vector<mx::array>&,
+  std::vector<mx::array> jvp(const std::vector<mx::array>& primals, const std::vector<mx::array>& tangents,
                              const std::vector<int>&) override {
-    return dropped(stream(), shapes_, dtypes_);
+    std::vector<mx::array> from = primals;
+    from.insert(from.end(), tangents.begin(), tangents.end());
+    return dropped(from);  // a derivative of them, too, comes to what has none
   }
 
  protected:
   std::vector<mx::Shape> shapes_;  // of its outputs
   std::vector<mx::Dtype> dtypes_;
+
+ private:
+  std::vector<mx::array> dropped(const std::vector<mx::array>& from) {
+    return mx::array::make_arrays(shapes_, dtypes_, std::make_shared<Dropped>(stream(), name()), from);
+  }
 };
 
 // A kernel of MLX's own making (mx.fast.metal_kernel, mx.fast.cuda_kernel) with a vmap added, launched no further ahead
@@ -99,40 +103,44 @@ inline bool tracing() {
   return marked->is_tracer();
 }
 
-// What an operation made of arrays behind mx.stop_gradient, whose kernels now read the arrays themselves: they need
-// none before them, and each would be a node of every step. So do conversions whose results only kernels read. Other
-// operations of MLX do not, as mx.jvp would ask them for derivatives.
-inline std::vector<mx::array> reading_directly(std::vector<mx::array> outputs, const std::vector<mx::array>& stopped,
-                                               const std::vector<mx::array>& arrays) {
+// Changes what an operation made of arrays behind mx.stop_gradient: its kernels read the arrays themselves, since each
+// stop would be a node of every step. So do what moves elements or converts them. But mx.jvp differentiates all that
+// reads an array without a stop, whatever is done with the result, and other operations of MLX may not have a
+// derivative. So nothing is changed whose results one of those reads.
+inline void read_directly(std::vector<mx::array> outputs, const std::vector<mx::array>& stopped,
+                          const std::vector<mx::array>& arrays) {
+  static const std::unordered_set<std::string_view> moving{"AsType",  "Broadcast", "Contiguous", "ExpandDims",
+                                                           "Flatten", "Reshape",   "Slice",      "Split",
+                                                           "Squeeze", "Transpose", "Unflatten"};
   std::unordered_map<uintptr_t, const mx::array*> known;
   for (size_t i = 0; i < stopped.size(); ++i) known.emplace(stopped[i].id(), &arrays.at(i));
-  std::unordered_set<uintptr_t> seen, read_by_mlx;
+  std::unordered_set<uintptr_t> seen, read_by_others;
   std::vector<mx::array> made;  // what an array is made of stands before it
-  std::function<void(mx::array&)> visit = [&](mx::array& a) {
+  const std::function<void(mx::array&)> visit = [&](mx::array& a) {
     if (a.status() != mx::array::Status::unscheduled || !a.has_primitive() || known.contains(a.id())) return;
     if (!seen.insert(a.id()).second) return;
-    for (mx::array& each : a.siblings()) seen.insert(each.id());
+    for (const mx::array& each : a.siblings()) seen.insert(each.id());
     for (mx::array& input : a.inputs()) visit(input);
     made.push_back(a);
   };
   for (mx::array& each : outputs) visit(each);
-  std::reverse(made.begin(), made.end());
-  for (mx::array& a : made) {
-    const std::string_view name = a.primitive().name();
-    const bool converts = name == "Contiguous" || name == "AsType";
-    const bool direct = dynamic_cast<const Kernel*>(&a.primitive()) || (converts && !read_by_mlx.contains(a.id()));
-    for (mx::array each : a.outputs()) {
+  for (auto a = made.rbegin(); a != made.rend(); ++a) {
+    const bool ours = dynamic_cast<const Kernel*>(&a->primitive());
+    std::vector<mx::array> results = a->outputs();
+    const bool direct = (ours || moving.contains(a->primitive().name())) &&
+                        std::none_of(results.begin(), results.end(),
+                                     [&](const mx::array& each) { return read_by_others.contains(each.id()); });
+    for (mx::array& each : results) {
       for (mx::array& input : each.inputs()) {
         const auto found = known.find(input.id());
         if (!direct) {
-          read_by_mlx.insert(input.id());
+          read_by_others.insert(input.id());
         } else if (found != known.end()) {
           input = *found->second;
         }
       }
     }
   }
-  return outputs;
 }
 
 // Whether an array is MLX's zeros(), not evaluated yet: a Full of a Broadcast of one zero.
