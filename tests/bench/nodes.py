@@ -30,8 +30,8 @@ NETWORKS = ("ResNet-20", "MobileNetV2")
 # By MLX's names, what hands on the memory of what it was given.
 NOTHING = ("StopGradient", "CustomTransforms", "Copy", "Reshape", "ExpandDims", "Squeeze", "Flatten", "Unflatten")
 _BATCH = 2
-_METHOD = """Primitives of MLX in a training step of a converted network: forward, backward and SGD with momentum, without
-`mx.compile`, which merges equal ones. *do nothing* are those that hand on memory: {nothing}.
+_METHOD = """Primitives of MLX in a training step of a converted network (forward, backward, SGD with momentum),
+without `mx.compile`, which merges equal ones. *do nothing* are those that hand on memory: {nothing}.
 Each is made anew and evaluated in every step. *before* is the same step with an `mx.stop_gradient` before each array
 that a kernel reads, which MLX's `jvp` asks for and `mpsfunc.core.launch.read_directly` takes away. Counted on a CPU.
 Written by `python -m tests.bench.nodes`."""
