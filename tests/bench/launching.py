@@ -17,7 +17,7 @@ import mlx.core as mx
 
 from mpsfunc.core import launch
 
-from . import gpu, networks_turns, report, whole
+from . import networks_turns, report, whole
 from .clock import rotated
 from .rivals import Runner
 from .stats import median, paired
@@ -85,6 +85,8 @@ def measured(cell: Cell) -> list[str]:
 
 def main(args: argparse.Namespace) -> None:
     """Measures and writes the page."""
+    from . import gpu  # which needs PyTorch
+
     cells = [
         cell for cell in whole.cells("gpu") if cell.trains and cell.dtype == "bfloat16" and cell.network in args.only
     ]
