@@ -195,11 +195,6 @@ def launched(outputs: Sequence[mlx.core.array], kernel: int, numbers: Sequence[i
 def mappable(outputs: Sequence[mlx.core.array]) -> list[mlx.core.array]:
     """The outputs of one GPU kernel, so that mx.vmap can pass them by."""
 
-def read_directly(outputs: Sequence[mlx.core.array], stopped: Sequence[mlx.core.array], arrays: Sequence[mlx.core.array]) -> None:
-    """
-    Has kernels in what was made of arrays behind mx.stop_gradient read the arrays themselves, in place.
-    """
-
 def same(a: mlx.core.array, b: mlx.core.array) -> bool:
     """
     Whether two objects hold one array; not so once either has been changed in place.

@@ -169,13 +169,6 @@ def after(image: mx.array, arrays: Sequence[mx.array]) -> mx.array:
     return outputs[0] if _primitives is None else _primitives.mappable(outputs)[0]
 
 
-def read_directly(made: Any, stopped: list[mx.array], arrays: list[mx.array]) -> Any:
-    """What was made, an array or a tuple, of arrays behind `mx.stop_gradient`; our kernels read those themselves."""
-    if _primitives is not None:
-        _primitives.read_directly([made] if is_a(made, mx.array) else [*made], stopped, arrays)
-    return made
-
-
 def cut(a: mx.array, index: Any) -> mx.array:
     """``a[index]``. Nothing, on a GPU, is zeros: what MLX has CUDA do for its gradient ends the process."""
     part: mx.array = a[index]

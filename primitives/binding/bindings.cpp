@@ -97,8 +97,6 @@ NB_MODULE(_primitives, m) {
       "outputs"_a, "kernel"_a, "numbers"_a, "grid"_a, "threadgroup"_a,
       "The outputs of mx.fast.precompiled_cuda_kernel, launched without it where MLX has no CUDA graphs.");
   m.def("mappable", &mappable, "outputs"_a, "The outputs of one GPU kernel, so that mx.vmap can pass them by.");
-  m.def("read_directly", &read_directly, "outputs"_a, "stopped"_a, "arrays"_a,
-        "Has kernels in what was made of arrays behind mx.stop_gradient read the arrays themselves, in place.");
   m.def(
       "same", [](const mx::array& a, const mx::array& b) { return a.id() == b.id(); }, "a"_a, "b"_a,
       "Whether two objects hold one array; not so once either has been changed in place.");

@@ -1,5 +1,5 @@
 // Every operation on the CPU is one lazy MLX primitive: an Op with its ints. Derivatives and vmap are rules
-// of the Python package; vmap.h says what vmap and jvp the primitive needs all the same.
+// of the Python package; vmap.h says what vmap the primitive needs all the same.
 #pragma once
 #include <sys/mman.h>
 
@@ -93,11 +93,16 @@ inline void allocate(mx::array& a) {
   a.copy_shared_buffer(a, a.strides(), a.flags(), a.size(), static_cast<int64_t>(ahead / a.itemsize()));
 }
 
-class CpuOp : public Kernel {
+class CpuOp : public mx::Primitive {
  public:
   CpuOp(mx::Stream stream, Op op, std::vector<int> params, std::vector<mx::Shape> in, std::vector<mx::Shape> out,
         std::vector<mx::Dtype> dtypes)
-      : Kernel(stream, std::move(out), std::move(dtypes)), op_(op), params_(std::move(params)), in_(std::move(in)) {}
+      : Primitive(stream),
+        op_(op),
+        params_(std::move(params)),
+        in_(std::move(in)),
+        out_(std::move(out)),
+        dtypes_(std::move(dtypes)) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
     auto& encoder = mx::cpu::get_command_encoder(stream());
@@ -130,11 +135,15 @@ class CpuOp : public Kernel {
     throw std::runtime_error(std::string(name()) + ": this primitive runs on the CPU only");
   }
 
+  Mapped vmap(const std::vector<mx::array>&, const std::vector<int>&) override {
+    return dropped(stream(), out_, dtypes_);
+  }
+
   const char* name() const override { return op_name(op_); }
 
   bool is_equivalent(const mx::Primitive& other) const override {
     const auto& that = static_cast<const CpuOp&>(other);
-    return op_ == that.op_ && params_ == that.params_ && in_ == that.in_ && shapes_ == that.shapes_ &&
+    return op_ == that.op_ && params_ == that.params_ && in_ == that.in_ && out_ == that.out_ &&
            dtypes_ == that.dtypes_;
   }
 
@@ -145,13 +154,14 @@ class CpuOp : public Kernel {
         throw std::invalid_argument(std::string(name()) + ": traced for other shapes; compile without shapeless");
       }
     }
-    return shapes_;
+    return out_;
   }
 
  private:
   Op op_;
   std::vector<int> params_;
-  std::vector<mx::Shape> in_;
+  std::vector<mx::Shape> in_, out_;
+  std::vector<mx::Dtype> dtypes_;
 };
 
 }  // namespace mpsf

@@ -16,22 +16,29 @@ namespace mpsf {
 namespace mx = mlx::core;
 
 // MLX's own gather, of rows that begin with the same word in every process, with a clock around it.
-class Watched : public Kernel {
+class Watched : public mx::Primitive {
  public:
   Watched(std::shared_ptr<mx::Primitive> gather, std::vector<mx::Shape> shapes, std::vector<mx::Dtype> dtypes,
           std::vector<int> sockets, double seconds)
-      : Kernel(gather->stream(), std::move(shapes), std::move(dtypes)),
+      : Primitive(gather->stream()),
         gather_(std::move(gather)),
+        shapes_(std::move(shapes)),
+        dtypes_(std::move(dtypes)),
         sockets_(std::move(sockets)),
         seconds_(seconds) {}
 
   void eval_cpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override;
   void eval_gpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override { gather_->eval_gpu(in, out); }
+  Mapped vmap(const std::vector<mx::array>&, const std::vector<int>&) override {
+    return dropped(stream(), shapes_, dtypes_);
+  }
   const char* name() const override { return "mpsfunc::Gather"; }
   std::vector<mx::Shape> output_shapes(const std::vector<mx::array>&) override { return shapes_; }
 
  private:
   std::shared_ptr<mx::Primitive> gather_;
+  std::vector<mx::Shape> shapes_;
+  std::vector<mx::Dtype> dtypes_;
   std::vector<int> sockets_;  // the connections that carry the gather; none where they are not known
   double seconds_;
 };

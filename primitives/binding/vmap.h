@@ -1,16 +1,11 @@
-// What mx.vmap and mx.jvp need of a kernel. MLX maps not only a custom function's own rule but also every primitive
-// behind the function, and differentiates it, and then drops what those gave. So each of our primitives has a vmap and
-// a jvp, and their results say so if anything ever asks for their values.
+// What mx.vmap needs of a kernel. MLX maps not only a custom function's own rule but also every primitive
+// behind the function, and then drops what those gave. So each of our primitives has a vmap, and its
+// result says so if anything ever asks for its values.
 #pragma once
-#include <algorithm>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <string_view>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -25,61 +20,43 @@ namespace mx = mlx::core;
 
 using Mapped = std::pair<std::vector<mx::array>, std::vector<int>>;
 
-// It has no derivatives, by which those of what nobody may use are errors too.
 class Dropped : public mx::Primitive {
  public:
-  Dropped(mx::Stream stream, const char* kernel)
-      : Primitive(stream), message_(std::string(kernel) + ": mapped or differentiated without its operation's rule") {}
+  using Primitive::Primitive;
   void eval_cpu(const std::vector<mx::array>&, std::vector<mx::array>&) override { fail(); }
   void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override { fail(); }
   const char* name() const override { return "mpsfunc::Dropped"; }
 
  private:
-  [[noreturn]] void fail() const { throw std::logic_error(message_); }
-
-  std::string message_;
-};
-
-// A primitive of ours.
-class Kernel : public mx::Primitive {
- public:
-  Kernel(mx::Stream stream, std::vector<mx::Shape> shapes, std::vector<mx::Dtype> dtypes)
-      : Primitive(stream), shapes_(std::move(shapes)), dtypes_(std::move(dtypes)) {}
-
-  Mapped vmap(const std::vector<mx::array>&, const std::vector<int>&) override {
-    return {dropped({}), std::vector<int>(shapes_.size(), -1)};  // -1: not mapped
-  }
-  std::vector<mx::array> jvp(const std::vector<mx::array>& primals, const std::vector<mx::array>& tangents,
-                             const std::vector<int>&) override {
-    std::vector<mx::array> from = primals;
-    from.insert(from.end(), tangents.begin(), tangents.end());
-    return dropped(from);  // a derivative of them, too, comes to what has none
-  }
-
- protected:
-  std::vector<mx::Shape> shapes_;  // of its outputs
-  std::vector<mx::Dtype> dtypes_;
-
- private:
-  std::vector<mx::array> dropped(const std::vector<mx::array>& from) {
-    return mx::array::make_arrays(shapes_, dtypes_, std::make_shared<Dropped>(stream(), name()), from);
+  [[noreturn]] static void fail() {
+    throw std::logic_error("mpsfunc: a kernel was mapped without the rule of its operation");
   }
 };
+
+inline Mapped dropped(mx::Stream stream, const std::vector<mx::Shape>& shapes, const std::vector<mx::Dtype>& dtypes) {
+  auto outputs = mx::array::make_arrays(shapes, dtypes, std::make_shared<Dropped>(stream), {});
+  return {outputs, std::vector<int>(outputs.size(), -1)};  // -1: not mapped
+}
 
 // A kernel of MLX's own making (mx.fast.metal_kernel, mx.fast.cuda_kernel) with a vmap added, launched no further ahead
 // of the GPU than memory allows, and without MLX where that is known how.
-class GpuKernel : public Kernel {
+class GpuKernel : public mx::Primitive {
  public:
   GpuKernel(std::shared_ptr<mx::Primitive> kernel, std::vector<mx::Shape> shapes, std::vector<mx::Dtype> dtypes,
             CudaLaunch launch)
-      : Kernel(kernel->stream(), std::move(shapes), std::move(dtypes)),
+      : Primitive(kernel->stream()),
         kernel_(std::move(kernel)),
+        shapes_(std::move(shapes)),
+        dtypes_(std::move(dtypes)),
         launch_(std::move(launch)) {}
 
   void eval_cpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override { kernel_->eval_cpu(in, out); }
   void eval_gpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
     about_to_launch(stream(), in, out);
     if (!launch_directly(launch_, stream(), in, out)) kernel_->eval_gpu(in, out);
+  }
+  Mapped vmap(const std::vector<mx::array>&, const std::vector<int>&) override {
+    return dropped(stream(), shapes_, dtypes_);
   }
   std::vector<mx::array> as_mlx_makes_it(const std::vector<mx::array>& inputs) const {
     return mx::array::make_arrays(shapes_, dtypes_, kernel_, inputs);
@@ -89,6 +66,8 @@ class GpuKernel : public Kernel {
 
  private:
   std::shared_ptr<mx::Primitive> kernel_;
+  std::vector<mx::Shape> shapes_;
+  std::vector<mx::Dtype> dtypes_;
   CudaLaunch launch_;
 };
 
@@ -101,46 +80,6 @@ inline bool tracing() {
     return a;
   }();
   return marked->is_tracer();
-}
-
-// Changes what an operation made of arrays behind mx.stop_gradient: its kernels read the arrays themselves, since each
-// stop would be a node of every step. So do what moves elements or converts them. But mx.jvp differentiates all that
-// reads an array without a stop, whatever is done with the result, and other operations of MLX may not have a
-// derivative. So nothing is changed whose results one of those reads.
-inline void read_directly(std::vector<mx::array> outputs, const std::vector<mx::array>& stopped,
-                          const std::vector<mx::array>& arrays) {
-  static const std::unordered_set<std::string_view> moving{"AsType",  "Broadcast", "Contiguous", "ExpandDims",
-                                                           "Flatten", "Reshape",   "Slice",      "Split",
-                                                           "Squeeze", "Transpose", "Unflatten"};
-  std::unordered_map<uintptr_t, const mx::array*> known;
-  for (size_t i = 0; i < stopped.size(); ++i) known.emplace(stopped[i].id(), &arrays.at(i));
-  std::unordered_set<uintptr_t> seen, read_by_others;
-  std::vector<mx::array> made;  // what an array is made of stands before it
-  const std::function<void(mx::array&)> visit = [&](mx::array& a) {
-    if (a.status() != mx::array::Status::unscheduled || !a.has_primitive() || known.contains(a.id())) return;
-    if (!seen.insert(a.id()).second) return;
-    for (const mx::array& each : a.siblings()) seen.insert(each.id());
-    for (mx::array& input : a.inputs()) visit(input);
-    made.push_back(a);
-  };
-  for (mx::array& each : outputs) visit(each);
-  for (auto a = made.rbegin(); a != made.rend(); ++a) {
-    const bool ours = dynamic_cast<const Kernel*>(&a->primitive());
-    std::vector<mx::array> results = a->outputs();
-    const bool direct = (ours || moving.contains(a->primitive().name())) &&
-                        std::none_of(results.begin(), results.end(),
-                                     [&](const mx::array& each) { return read_by_others.contains(each.id()); });
-    for (mx::array& each : results) {
-      for (mx::array& input : each.inputs()) {
-        const auto found = known.find(input.id());
-        if (!direct) {
-          read_by_others.insert(input.id());
-        } else if (found != known.end()) {
-          input = *found->second;
-        }
-      }
-    }
-  }
 }
 
 // Whether an array is MLX's zeros(), not evaluated yet: a Full of a Broadcast of one zero.

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 import pytest
 
-import mpsfunc as mf
 from mpsfunc.core import launch
 from mpsfunc.core.operation import Arrays, Gradients, Mapped, Operation, Tangents, operation
 
@@ -245,98 +241,3 @@ def test_an_operation_reads_like_its_function() -> None:
     square = squaring()
     assert (square.name, square.__name__, square.__doc__) == ("square", "square", "Its doc.")
     assert square.__qualname__.endswith("squaring.<locals>.square") and square.__module__ == __name__
-
-
-# Nodes that MLX's transformations leave ------------------------------------------------------------------
-
-
-def stops(*arrays: mx.array) -> int:
-    """How many nodes that do nothing but stop gradients arrays are made of."""
-    text = io.StringIO()
-    mx.export_to_dot(text, *arrays)
-    return len(re.findall(r'label ?="StopGradient"', text.getvalue()))
-
-
-@pytest.mark.needs_cpu_module
-def test_a_kernel_reads_arrays_without_a_node_before_each() -> None:
-    """What remains is MLX's own, one for each result of an operation."""
-    x, gamma, beta = mx.ones((2, 4, 4, 8)), mx.ones(8), mx.zeros(8)
-    y, dx = mx.vjp(mf.relu, [x], [x])
-    assert stops(*y, *dx) == 2
-    y, grads = mx.vjp(lambda *arrays: mf.batch_norm(*arrays), [x, gamma, beta], [x])
-    assert stops(*y, *grads) == 4 + 3  # the images, their statistics and what they count; and three gradients
-
-
-def of_kernels(body: Callable[[mx.array], mx.array]) -> Operation[Any, mx.array]:
-    """A body as an operation, whose own derivative is told apart by a factor of 100."""
-
-    @operation("mixed")
-    def mixed(x: mx.array, spec: Spec) -> mx.array:
-        return body(x)
-
-    @mixed.vjp
-    def vjp(arrays: Arrays, cotangents: Arrays, outputs: Arrays, spec: Spec) -> Gradients:
-        return (100 * cotangents[0].reshape(arrays[0].shape),)
-
-    @mixed.jvp
-    def jvp(arrays: Arrays, tangents: Tangents, spec: Spec) -> mx.array:
-        return 100 * tangents[0].reshape(-1)
-
-    @mixed.vmap
-    def vmap(arrays: Arrays, mapped: Mapped, size: int, spec: Spec) -> mx.array:
-        return arrays[0]
-
-    return mixed
-
-
-def spread(x: mx.array) -> mx.array:
-    """The mean of one kernel with two results, the other of which an operation of MLX without derivatives reads."""
-    state = mf.bn_stats(x)
-    return mx.broadcast_to((state.mean + state.var.view(mx.int32).view(mx.float32)).reshape(-1), (4,))
-
-
-@pytest.mark.needs_cpu_module
-@pytest.mark.parametrize(
-    ("body", "still"),
-    (
-        (lambda x: mf.relu(x).reshape(-1), 0),
-        (lambda x: mf.relu(x.reshape(1, 2, 2, 1)).reshape(-1), 0),
-        (lambda x: mf.relu(x).view(mx.int32).view(mx.float32).reshape(-1), 1),
-        (lambda x: mx.cummax(mf.relu(x).reshape(-1)), 1),
-        (lambda x: (mf.relu(x) + mx.cummax(mf.tanh(x), axis=2)).reshape(-1), 1),
-        (lambda x: mx.conv2d(mf.relu(x), mx.ones((1, 1, 1, 1))).reshape(-1), 1),
-        (spread, 1),
-    ),
-    ids=("reshape", "reshape before", "view", "cummax", "two kernels", "conv2d", "second result"),
-)
-def test_operations_of_mlx_that_read_what_kernels_made_are_not_differentiated(
-    body: Callable[[mx.array], mx.array], still: int
-) -> None:
-    """Not by mx.jvp, which goes behind the rule."""
-    mixed, spec = of_kernels(body), Spec(here())
-    x, t = mx.array([1.0, 3.0, -2.0, 4.0]).reshape(1, 2, 2, 1), mx.arange(4.0).reshape(1, 2, 2, 1)
-    (y,), (tangent,) = mx.jvp(lambda x: mixed(x, spec), [x], [t])
-    assert mx.array_equal(y, body(x)) and mx.array_equal(tangent, 100 * t.reshape(-1))
-    _, (again,) = mx.jvp(lambda x: mx.grad(lambda x: mixed(x, spec).sum())(x), [x], [t])
-    assert mx.array_equal(again, mx.zeros_like(x))
-    y, dx = mx.vjp(lambda x: mixed(x, spec), [x], [mx.ones(4)])
-    assert mx.array_equal(dx[0], 100 * mx.ones_like(x)) and stops(*y) == 1 + still
-
-
-@pytest.mark.needs_cpu_module
-@pytest.mark.parametrize("of", (lambda f: f, mx.grad, lambda f: lambda x: mx.jvp(f, [x], [x])[1][0]))
-def test_a_kernel_without_its_operation_has_no_derivative(of: Callable[..., Any]) -> None:
-    """A thread of its own sees no transformation, so that the kernel is there without the rule."""
-    stream = here()
-
-    def bare(x: mx.array) -> mx.array:
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(lambda: mf.relu(x, stream=stream)).result()
-
-    def tangent(x: mx.array) -> mx.array:
-        return mx.jvp(bare, [x], [x])[1][0].sum()
-
-    with pytest.raises(
-        (RuntimeError, ValueError), match="neuron: mapped or differentiated|Not implemented for mpsfunc"
-    ):
-        mx.eval(of(tangent)(mx.ones((1, 1, 1, 4))))
