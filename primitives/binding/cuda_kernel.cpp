@@ -82,7 +82,7 @@ const CudaFunctions& cuda_functions() {
   static const CudaFunctions found = [] {
     CudaFunctions f;
     const Library libmlx(path_of_libmlx()), libcuda("libcuda.so.1");
-    libmlx.find(f.encoder_of, "_ZN3mlx4core2cu19get_command_encoderENS0_6StreamE");
+    libmlx.find(f.encoder_of, kEncoderOf);
     libmlx.find(f.reads, "_ZN3mlx4core2cu14CommandEncoder15set_input_arrayERKNS0_5arrayE");
     libmlx.find(f.writes, "_ZN3mlx4core2cu14CommandEncoder16set_output_arrayERKNS0_5arrayE");
     libmlx.find(f.add_kernel, "_ZN3mlx4core2cu14CommandEncoder19add_kernel_node_rawEP9CUfunc_st4dim3S5_S5_jPPv");

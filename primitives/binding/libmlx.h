@@ -11,6 +11,9 @@
 
 namespace mpsf {
 
+struct CommandEncoder;  // of MLX, and the name of the function that gives a stream's
+constexpr char kEncoderOf[] = "_ZN3mlx4core2cu19get_command_encoderENS0_6StreamE";
+
 #if defined(__linux__)
 class Library {
  public:

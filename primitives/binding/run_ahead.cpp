@@ -3,7 +3,6 @@
 #include <unordered_map>
 
 #include "binding/batches.h"
-#include "binding/cuda_kernel.h"
 #include "binding/libmlx.h"
 #include "mlx/memory.h"
 
@@ -23,7 +22,7 @@ const Backend& backend() {
   static const Backend found = [] {
     Backend b;
     const Library libmlx(path_of_libmlx());
-    libmlx.find(b.encoder_of, "_ZN3mlx4core2cu19get_command_encoderENS0_6StreamE");
+    libmlx.find(b.encoder_of, kEncoderOf);
     libmlx.find(b.add_completed_handler, "_ZN3mlx4core2cu14CommandEncoder21add_completed_handlerESt8functionIFvvEE");
     libmlx.find(b.commit, "_ZN3mlx4core2cu14CommandEncoder6commitEv");
     return b;

@@ -14,7 +14,7 @@ namespace mx = mlx::core;
 // something.
 bool set_run_ahead(double share);
 
-// Whether MLX hands launches over as they come, without CUDA graphs.
+// Whether MLX has been told to hand launches over as they come, without CUDA graphs.
 bool launches_one_by_one();
 
 // Whether kernels have to tell that they are launched.

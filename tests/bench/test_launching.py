@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -44,3 +45,15 @@ def test_only_one_side_s_steps_are_traced_with_launches_by_mlx(monkeypatch: pyte
 def test_a_line_has_both_times_and_their_ratio() -> None:
     assert launching.line("a", [0.001, 0.002, 0.003], [0.002, 0.002, 0.004])[:3] == ["a", "2.00", "2.00"]
     assert launching.line("a", [0.001, 0.001], [0.002, 0.002])[3] == "0.50 (0.50 to 0.50)"
+
+
+def test_documents_have_the_ratios_of_the_page() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    page, *others = (
+        (docs / name).read_text() for name in ("benchmarks/launching.md", "benchmarks/h200.md", "install.md")
+    )
+    ratios = re.findall(r"^\| ([\w-]+) \| [\d.]+ \| [\d.]+ \| ([\d.]+) \(", page, re.MULTILINE)
+    assert [network for network, _ in ratios] == list(launching.NETWORKS)
+    for text in others:
+        (told,) = (part for part in re.split(r"\n\n|\n(?=\|)", text) if "launching.md" in part)
+        assert all(network in told and ratio in told for network, ratio in ratios)
